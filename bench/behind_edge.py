@@ -28,6 +28,7 @@ from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.base.identity import BrokerIdentity
 from strata_broker.storage_client.channels import BrokerNetwork
+from strata_cli.processes.access_control import with_access_control
 from strata_cli.processes.data_folder import DataFolder, FolderRole
 from strata_cli.processes.standalone import NAMESERVER, Standalone
 from strata_cli.processes.standalone_config import StandaloneConfig
@@ -36,15 +37,21 @@ from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime
 
+CALL_TYPE: type[BenchCall] = BenchCall
+"""Calls that the benchmark hands over; other benchmarks put their own kind here."""
+
 CASES = (("unary_64_in_flight", 1, 64, 12_800), ("requests_of_32_16_in_flight", 32, 16, 1_280))
 
 
 class EdgelessNode(Standalone):
     """A standalone node whose broker is called directly."""
 
-    def __init__(self, folder: DataFolder, metrics: Metrics) -> None:
+    def __init__(
+        self, folder: DataFolder, metrics: Metrics, access_control: str | None = None
+    ) -> None:
+        config = StandaloneConfig().with_flags(access_control={"mode": access_control})
         super().__init__(
-            StandaloneConfig(),
+            with_access_control(config),
             folder,
             clock=SystemClock(),
             metrics=metrics,
@@ -53,7 +60,7 @@ class EdgelessNode(Standalone):
         self.edge = BenchEdge()
 
     def _broker(self) -> BrokerApp:
-        return BrokerApp(
+        self.broker = BrokerApp(
             BrokerIdentity("bench", 1, "127.0.0.1"),
             self._config,
             self.edge,
@@ -64,6 +71,7 @@ class EdgelessNode(Standalone):
             ),
             runtime=Runtime(self._clock, lambda: 0.5, self._metrics, self._on_fatal),
         )
+        return self.broker
 
     async def create_topic(self) -> None:
         """Create the topic that the requests name."""
@@ -95,7 +103,7 @@ async def drive(edge: BenchEdge, requests: Sequence[bytes], in_flight: int) -> N
         if request is not None:
             if not arrived:
                 running.call_soon(hand_over)
-            arrived.append(BenchCall("SendMessage", request, done))
+            arrived.append(CALL_TYPE("SendMessage", request, done))
 
     def done(responses: Sequence[bytes]) -> None:
         nonlocal left
@@ -143,10 +151,11 @@ async def serving(
     folder: Path,
     edge: BenchEdge | None = None,
     create_topics: Callable[[EdgelessNode], Awaitable[None]] = EdgelessNode.create_topic,
+    access_control: str | None = None,
 ) -> AsyncIterator[EdgelessNode]:
     """Start a node, and stop it at the end."""
     data = DataFolder.open(folder / "data", FolderRole.STANDALONE)
-    node = EdgelessNode(data, Metrics())
+    node = EdgelessNode(data, Metrics(), access_control)
     if edge is not None:
         node.edge = edge
     await node.start()

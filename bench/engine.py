@@ -32,13 +32,12 @@ from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime
 from strata_storage.base.config import StorageConfig
-from strata_storage.base.hosted import HostedGroup
 from strata_storage.group.engine import GroupEngine
 from strata_storage.leading.appends.append import AppendResult
 from strata_storage.leading.pops.lease_calls import LeaseRef
 from strata_storage.leading.pops.pop_calls import PopCall
-from strata_storage.process.app import NodePlace, StorageApp
 from strata_storage.rows.ownership import Topic
+from strata_testing.storage_node import lone_storage_app
 
 BATCH = 64
 IN_FLIGHT = 16
@@ -62,7 +61,7 @@ class NoServer:
 
 
 def batches(size: int) -> Iterator[bytes]:
-    """Build batches of fresh messages for ever, as one broker process does."""
+    """Build batches of fresh messages forever, as one broker process does."""
     number = 0
     producer = b"\x01" + os.urandom(8)
     body = os.urandom(size)
@@ -82,7 +81,7 @@ def batches(size: int) -> Iterator[bytes]:
 
 @dataclass
 class Tally:
-    """What was done in the time that counts."""
+    """Return the count in the time that counts."""
 
     size: int
     messages: int = 0
@@ -177,7 +176,7 @@ class BareWrites:
 
 async def pop_and_ack(engine: GroupEngine, rounds: int) -> dict[str, object]:
     """Pop 32 and ack 32, over and over, by some consumers at once; CPU of the event loop."""
-    # Of the event loop's thread only: RocksDB's threads still sort what was appended.
+    # CPU of the event loop's thread only: RocksDB's threads still sort the appended rows.
     began_s, cpu_began_s = time.perf_counter(), time.thread_time()
     async with asyncio.TaskGroup() as tasks:
         consumers = [
@@ -194,8 +193,18 @@ async def pop_and_ack(engine: GroupEngine, rounds: int) -> dict[str, object]:
 
 async def _consume(engine: GroupEngine, rounds: int) -> int:
     assert engine.leader is not None
-    take = TakeRequest(32, 1 << 20, 30_000, False, 0, 0, False, 16, 9)
-    call = PopCall(5, TOPIC, -1, take, False, 0.0)
+    take = TakeRequest(
+        max_messages=32,
+        max_bytes=1 << 20,
+        invisible_ms=30_000,
+        auto_renew=False,
+        holder=0,
+        attempt=0,
+        fifo=False,
+        max_attempts=16,
+        dead_letter_topic_id=9,
+    )
+    call = PopCall(consumer_group_id=5, topic=TOPIC, queue=-1, take=take, latest=False, wait_s=0.0)
     done = 0
     for _ in range(rounds):
         delivered = (await engine.leader.pops.pop(call)).messages
@@ -220,9 +229,9 @@ async def _consume(engine: GroupEngine, rounds: int) -> int:
 
 async def run(folder: Path, seconds: float) -> dict[str, object]:
     """Run everything on one node."""
-    app = StorageApp(
+    app = lone_storage_app(
         StorageConfig(ballast_bytes=0),
-        NodePlace("bench", folder / "storage", [HostedGroup(1, 101, {101: "bench"}, [(0, 4096)])]),
+        folder / "storage",
         NoServer(),
         runtime=Runtime(
             SystemClock(),

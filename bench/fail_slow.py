@@ -117,7 +117,7 @@ def throttled_disk(pid: int, rng: random.Random) -> Iterator[str]:
 
 @contextmanager
 def delayed_network(pid: int, rng: random.Random) -> Iterator[str]:
-    """What the event loop writes to sockets leaves 10 to 30 ms later."""
+    """Writes of the event loop to sockets leave 10 to 30 ms later."""
     delay_ms = rng.uniform(10, 30)
     with delayed(pid, "write,writev,sendmsg,sendto", delay_ms):
         yield f"socket writes + {delay_ms:.0f} ms"

@@ -44,12 +44,11 @@ from strata_runtime.clock import SystemClock  # noqa: E402
 from strata_runtime.metrics import Metrics  # noqa: E402
 from strata_runtime.runtime import Runtime  # noqa: E402
 from strata_storage.base.config import StorageConfig  # noqa: E402
-from strata_storage.base.hosted import HostedGroup  # noqa: E402
 from strata_storage.group.engine import GroupEngine  # noqa: E402
 from strata_storage.leading.pops.lease_calls import LeaseRef  # noqa: E402
 from strata_storage.leading.pops.pop_calls import Delivered, PopCall  # noqa: E402
-from strata_storage.process.app import NodePlace, StorageApp  # noqa: E402
 from strata_storage.rows.ownership import Topic  # noqa: E402
+from strata_testing.storage_node import lone_storage_app  # noqa: E402
 
 # One wanted message in so many.
 RARITY = 100
@@ -106,8 +105,26 @@ async def drain(
 ) -> dict[str, float]:
     """Pop and ack to the end of the queue; messages passed and CPU of the event loop."""
     assert engine.leader is not None
-    take = TakeRequest(32, 1 << 20, 30_000, False, 0, 0, False, 16, 9)
-    call = PopCall(group, topic, 0, take, False, 1.0, message_filter=wanted)
+    take = TakeRequest(
+        max_messages=32,
+        max_bytes=1 << 20,
+        invisible_ms=30_000,
+        auto_renew=False,
+        holder=0,
+        attempt=0,
+        fifo=False,
+        max_attempts=16,
+        dead_letter_topic_id=9,
+    )
+    call = PopCall(
+        consumer_group_id=group,
+        topic=topic,
+        queue=0,
+        take=take,
+        latest=False,
+        wait_s=1.0,
+        message_filter=wanted,
+    )
     key = (group, topic.topic_id, 0)
     given = pops = 0
     longest_gap_s = 0.0
@@ -168,9 +185,9 @@ def evaluation() -> dict[str, float]:
 async def run(folder: Path, count: int) -> dict[str, object]:
     """Measure everything on one node."""
     count -= count % (max(BATCHES) * RARITY)
-    app = StorageApp(
+    app = lone_storage_app(
         StorageConfig(ballast_bytes=0),
-        NodePlace("bench", folder / "storage", [HostedGroup(1, 101, {101: "bench"}, [(0, 4096)])]),
+        folder / "storage",
         NoServer(),
         runtime=Runtime(
             SystemClock(),

@@ -8,8 +8,8 @@ sends of its own round, so that other work on the machine meets all of them. Pri
 per flow messages per second, microseconds of process CPU per message, and the rate as a share of
 that of plain sends, by time and by CPU; all are medians of the rounds. `delay_far` is due in an
 hour, `delay_now` is due at once, so its delivery to the queue is in the figure too; `transaction`
-is a half and its commit. `--profile` prints where the event loop's CPU goes, too. What the edge
-costs is not in the figures: 1 call per message, 2 for a transaction; `bench/run.py --only flows`
+is a half and its commit. `--profile` prints where the event loop's CPU goes, too. The figures do
+not have the cost of the edge: 1 call per message, 2 for a transaction; `bench/run.py --only flows`
 has the whole.
 """
 
@@ -133,7 +133,7 @@ async def drive(work: Callable[[bytes], Awaitable[None]], requests: Sequence[byt
 
 
 class Cost(NamedTuple):
-    """What a flow's messages took."""
+    """Times of a flow's messages."""
 
     wall_s: float
     cpu_s: float

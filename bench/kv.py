@@ -87,7 +87,7 @@ class System:
 
 @dataclass(frozen=True)
 class Figure:
-    """What one load measured."""
+    """Figures of one load."""
 
     system: str
     nodes: int

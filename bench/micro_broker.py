@@ -19,6 +19,7 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.app import BrokerApp
+from strata_broker.base.access_config import AccessControlSection
 from strata_broker.base.config import BrokerConfig
 from strata_broker.base.identity import BrokerIdentity
 from strata_broker.base.wire import stored_message
@@ -248,7 +249,7 @@ async def run() -> dict[str, float]:
     cluster, edge = InstantCluster(), BenchEdge()
     app = BrokerApp(
         BrokerIdentity("b", 1, "127.0.0.1"),
-        BrokerConfig(),
+        BrokerConfig(access_control=AccessControlSection(mode="off")),
         edge,
         network=BrokerNetwork(["inproc:n"], lambda endpoint: cluster, lambda endpoints: cluster),
         runtime=Runtime(

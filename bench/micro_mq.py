@@ -81,7 +81,17 @@ def build(messages: list[OutgoingMessage]) -> bytes:
 
 def request(*, fifo: bool = False) -> TakeRequest:
     """Return a pop of 32."""
-    return TakeRequest(POP, 1 << 30, 30_000, False, 5, 0, fifo, 17, 3)
+    return TakeRequest(
+        max_messages=POP,
+        max_bytes=1 << 30,
+        invisible_ms=30_000,
+        auto_renew=False,
+        holder=5,
+        attempt=0,
+        fifo=fifo,
+        max_attempts=17,
+        dead_letter_topic_id=3,
+    )
 
 
 def take_microseconds(group_hashes: list[int], *, fifo: bool) -> float:
@@ -126,7 +136,17 @@ def hot_fifo_group() -> float:
     """Return microseconds per pop of one and its ack, 9,000 messages of its group blocked."""
     blocked = 9_000
     leases = QueueLeases(head=0)
-    pop = TakeRequest(1, 1 << 30, 30_000, False, 5, 0, True, 17, 3)
+    pop = TakeRequest(
+        max_messages=1,
+        max_bytes=1 << 30,
+        invisible_ms=30_000,
+        auto_renew=False,
+        holder=5,
+        attempt=0,
+        fifo=True,
+        max_attempts=17,
+        dead_letter_topic_id=3,
+    )
     columns = [Columns(0, blocked, None, [7] * blocked, [10] * blocked)]
     taken = leases.take(pop, 1_000, blocked, columns)
     while leases.head < blocked:

@@ -60,7 +60,7 @@ WARM_UP_S = 2.0
 
 @dataclass
 class Rates:
-    """What the others got in one phase."""
+    """Service that the others got in one phase."""
 
     calls: dict[str, int] = field(default_factory=lambda: {"send": 0, "receive_ack": 0})
     failed: int = 0
@@ -123,7 +123,7 @@ async def for_ever(count: int, one: Callable[[int], Awaitable[object]]) -> None:
         while True:
             with suppress(grpc.aio.AioRpcError):
                 await one(number)
-            # What is refused at once must not stop this loop's other turns.
+            # An immediate refusal must not stop this loop's other turns.
             await asyncio.sleep(0)
 
     async with asyncio.TaskGroup() as tasks:

@@ -66,7 +66,7 @@ class Bare(Protocol):
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of one store.
+    """Figures of one store.
 
     Attributes:
         store: its scheme.

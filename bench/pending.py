@@ -35,9 +35,8 @@ from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime
 from strata_storage.base.config import StorageConfig
-from strata_storage.base.hosted import HostedGroup
-from strata_storage.process.app import NodePlace, StorageApp
 from strata_storage.servicers.storage import StorageServicer
+from strata_testing.storage_node import lone_storage_app
 
 RAFT_GROUP, CONSUMER_GROUP_ID = 1, 5
 TOPIC = pb.TopicRef(topic_id=7, slot_base=0, queue_count=8)
@@ -69,7 +68,7 @@ class LocalServer:
 
 @dataclass
 class Arrivals:
-    """What consumers got."""
+    """Messages that consumers got."""
 
     late_ms: array[int] = field(default_factory=lambda: array("q"))
     early: int = 0
@@ -207,10 +206,9 @@ class Run:
 async def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, object]:
     """Start a node, store, receive."""
     server = LocalServer()
-    hosted = HostedGroup(RAFT_GROUP, 101, {101: "bench"}, [(0, 4096)])
-    app = StorageApp(
+    app = lone_storage_app(
         StorageConfig(ballast_bytes=0),
-        NodePlace("bench", folder / "storage", [hosted]),
+        folder / "storage",
         server,
         runtime=Runtime(
             SystemClock(),

@@ -131,7 +131,7 @@ class Consumers:
         await self.call("AckMessage", request.SerializeToString())
 
     async def work(self, queue: int, size: int) -> None:
-        """Receive and acknowledge for ever."""
+        """Receive and acknowledge forever."""
         request = receive_request(queue, size)
         while True:
             found = await self.receive(request)

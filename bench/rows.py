@@ -48,7 +48,7 @@ class Figure:
 
     @property
     def target(self) -> str:
-        """What is to be reached, for the table."""
+        """Targets, for the table."""
         return f"{'>=' if self.at_least else '<='} {self.to_reach:,.6g}"
 
 

@@ -33,12 +33,12 @@ from strata_runtime.clock import SystemClock  # noqa: E402
 from strata_runtime.metrics import Metrics  # noqa: E402
 from strata_runtime.runtime import Runtime  # noqa: E402
 from strata_storage.base.config import StorageConfig  # noqa: E402
-from strata_storage.base.hosted import HostedGroup  # noqa: E402
 from strata_storage.group.engine import GroupEngine  # noqa: E402
-from strata_storage.process.app import NodePlace, StorageApp, StorageSetup  # noqa: E402
+from strata_storage.process.app import StorageApp, StorageSetup  # noqa: E402
 from strata_storage.tiering.config import TierConfig  # noqa: E402
 from strata_storage.tiering.opening import TierSetup  # noqa: E402
 from strata_storage.tiering.parts import FixedTierPolicies  # noqa: E402
+from strata_testing.storage_node import lone_storage_app  # noqa: E402
 from tests.parts.stores import Place  # noqa: E402
 
 MIB = 1024 * 1024
@@ -107,9 +107,9 @@ async def measure(
 ) -> dict[str, object]:
     """Run everything."""
     config = TierConfig.model_validate({"url": place.url, "home": "bench", "flush_age_ms": 200})
-    app = StorageApp(
+    app = lone_storage_app(
         StorageConfig(ballast_bytes=0),
-        NodePlace("node-1", folder, [HostedGroup(GROUP, 101, {101: "node-1"}, [(0, 4096)])]),
+        folder,
         NoServer(),
         runtime=Runtime(
             SystemClock(),

@@ -1,4 +1,4 @@
-"""What waiting costs: `python bench/waits.py [--consumers 12] [--messages 200] [--parked 10000]`.
+"""Cost of waiting: `python bench/waits.py [--consumers 12] [--messages 200] [--parked 10000]`.
 
 A cluster of one nameserver, three storage nodes with six raft groups, and one broker. First simple
 consumers wait on a topic of 12 queues, each at one broker name after the other as the official ones
@@ -155,7 +155,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Measure and print."""
     options = parse()
-    # Else the last channel of a loop ends gRPC's thread, and the loop waits for it for ever.
+    # Else the last channel of a loop ends gRPC's thread, and the loop waits for it forever.
     grpc.aio.init_grpc_aio()
     with tempfile.TemporaryDirectory(prefix="stratamq-bench-") as folder:
         config = Path(folder) / "config.toml"

@@ -22,7 +22,8 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 PACKAGES = (
     *("strata_runtime", "strata_angelia", "strata_edge", "strata_seglog", "strata_state"),
     *("strata_metadata", "strata_multiraft", "strata_tier"),
-    *("strata_nameserver", "strata_storage", "strata_broker", "strata_cli"),
+    *("strata_nameserver", "strata_storage", "strata_broker", "strata_placement", "strata_cli"),
+    "strata_console",
 )
 
 

@@ -41,7 +41,7 @@ def main() -> int:
         subprocess.run(command, cwd=ROOT, check=True)  # noqa: S603 - our own
     if given.image:
         subprocess.run(  # noqa: S603 - our own arguments
-            ["docker", "build", "-f", "services/cli/Dockerfile", "-t", IMAGE, "."],  # noqa: S607 - whichever Docker is there
+            ["docker", "build", "-f", "images/Dockerfile", "-t", IMAGE, "."],  # noqa: S607 - whichever Docker is there
             cwd=ROOT,
             check=True,
         )

@@ -1,4 +1,4 @@
-"""Which tests run when: the one place that says it, with what each part may cost.
+"""Stages of the tests: the one place that says which tests run when, and what each part may cost.
 
 `pytest --stage NAME`, or a target of the Makefile: `quick` (pure packages), `unit` (neither
 processes nor sockets), `test` (what every change needs) and `full` (what `test` left out, and what
@@ -15,7 +15,7 @@ from functools import cache
 
 QUICK, UNIT, TEST, FULL = STAGES = ("quick", "unit", "test", "full")
 VARIABLE = "STRATA_TEST_STAGE"
-"""What tells processes and modules the stage of this run."""
+"""Variable that tells processes and modules the stage of this run."""
 
 LANES = {QUICK: 2, UNIT: 2, TEST: 4, FULL: 3}
 """Processes that share the tests of a stage (pytest-xdist)."""
@@ -24,7 +24,7 @@ LIMITS_S = {QUICK: 30, UNIT: 180, TEST: 600, FULL: 2_400}
 """How long a stage may take on two idle cores."""
 
 SEEDS_IN_TEST = 3
-"""Of the seeds of a simulation, the rest is of `full`."""
+"""Seeds of a simulation in `test`; the other seeds are run by `full`."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,10 @@ PARTS = (
     Part("tests/unit/seglog/test_log.py", UNIT, 10),
     Part("tests/unit/metadata/", QUICK, 2),
     Part("tests/unit/angelia/", UNIT, 5),
+    Part("tests/unit/bench/", UNIT, 2),
     Part("tests/unit/broker/", UNIT, 30),
-    Part("tests/unit/cli/", UNIT, 8),
+    Part("tests/unit/cli/", UNIT, 25),
+    Part("tests/unit/console/", UNIT, 6),
     Part("tests/unit/edge/", UNIT, 2),
     Part("tests/unit/multiraft/", UNIT, 12),
     Part("tests/unit/nameserver/", UNIT, 15),
@@ -67,20 +69,26 @@ PARTS = (
     Part("tests/unit/testing/", UNIT, 1),
     Part("tests/repo/", UNIT, 30),
     Part("tests/e2e/test_history.py", UNIT, 2),
-    Part("tests/chart/", TEST, 5),
+    Part("tests/chart/", TEST, 12),
     Part("tests/compose/", TEST, 2),
     Part("tests/mutations/", TEST, 40),
     Part("tests/contract/", TEST, 110),
     Part("tests/integration/test_raftos_subject.py", TEST, 15),
     Part("tests/integration/broker/", TEST, 180),
-    Part("tests/integration/cli/", TEST, 150),
+    Part("tests/integration/cli/", TEST, 195),
+    Part("tests/integration/cli/test_autoscaler.py", TEST, 15),
+    Part("tests/integration/cli/test_machine_starts.py", TEST, 25),
+    Part("tests/integration/cli/test_pages.py", FULL, 45),
+    Part("tests/integration/console/", TEST, 45),
     Part("tests/integration/multiraft/", TEST, 25),
     Part("tests/integration/nameserver/", TEST, 25),
     Part("tests/integration/object_stores/", TEST, 40),
+    Part("tests/integration/observability/", TEST, 15),
     Part("tests/integration/placement/", FULL, 90),
     Part("tests/integration/spark/", FULL, 300),
     Part("tests/integration/storage/", TEST, 180),
     Part("tests/integration/storage/test_chaos.py", FULL, 60),
+    Part("tests/integration/storage/test_reads_after_appends.py", TEST, 15, again=True),
     Part("tests/integration/tiered_stores/", TEST, 45),
     Part("tests/integration/tiered_stores/test_node_faults.py", FULL, 240),
     Part("tests/sim/", TEST, 100),
@@ -89,7 +97,11 @@ PARTS = (
     Part("tests/sim/test_cluster.py::test_mutation_is_caught", FULL, 240),
     Part("tests/compat/", TEST, 90),
     Part("tests/compat/test_cluster.py", FULL, 120),
+    Part("tests/compat/test_examples.py", FULL, 30),
+    Part("tests/compat/test_workers.py", TEST, 30),
     Part("tests/e2e/test_bad_input.py", TEST, 45),
+    Part("tests/e2e/test_access_fuzzer.py", FULL, 30),
+    Part("tests/e2e/test_access_switch.py", FULL, 150),
     Part("tests/e2e/test_broker_drain.py", TEST, 15),
     Part("tests/e2e/test_cluster_changes.py", FULL, 400),
     Part("tests/e2e/test_cluster_changes.py::test_rolling_restart", TEST, 60),
@@ -97,23 +109,29 @@ PARTS = (
     Part("tests/e2e/test_cluster_health.py", FULL, 120),
     Part("tests/e2e/test_cluster_kv.py", FULL, 150),
     Part("tests/e2e/test_cluster_network.py", FULL, 60),
+    Part("tests/e2e/test_cluster_tls.py", FULL, 200),
     Part("tests/e2e/test_fuzzer.py", TEST, 22),
     Part("tests/e2e/test_kill.py", TEST, 40, again=True),
     Part("tests/e2e/test_kill_freed_log.py", FULL, 100),
     Part("tests/e2e/test_kv_connector.py", FULL, 60),
     Part("tests/e2e/test_kv_kill.py", TEST, 30, again=True),
+    Part("tests/e2e/test_machines.py", TEST, 60),
     Part("tests/e2e/test_placement_live.py", FULL, 150),
+    Part("tests/e2e/test_quickstart_machines.py", FULL, 30),
     Part("tests/e2e/test_replica_reads.py", FULL, 60),
+    Part("tests/e2e/test_secrets.py", FULL, 60),
     Part("tests/e2e/test_tier_kills.py", TEST, 30, again=True),
     Part("tests/e2e/test_tier_restore.py", FULL, 60),
     Part("tests/e2e/test_transaction_kills.py", TEST, 100),
     Part("tests/e2e/test_transports.py", FULL, 120),
     Part("tests/chaos/", FULL, 150),
+    Part("tests/soak/test_flatness.py", TEST, 1),
+    Part("tests/soak/test_soak.py", FULL, 60),
 )
 
-# What only `full` does inside parts that `test` runs, by the id that pytest gives a test.
+# Cases that only `full` runs inside parts that `test` runs, by the id that pytest gives a test.
 ELSEWHERE = (
-    # Of the official clients Python's runs in full; the others show that they can send and receive.
+    # Python's official client runs in full; the others show that they can send and receive.
     r"tests/compat/(?!test_simple_consumer\.py).*\[(?:.*-)?(?:java|go|node)(?:-.*)?\]",
     # The longest cases of the edge that is not the default.
     r"tests/contract/test_edge_limits\.py::test_a_(?:bomb_costs_no_memory|flood_of_resets)\[native.*\]",

@@ -1,4 +1,4 @@
-"""Which syncs the kernel is asked for: no test can cut the power of a real disk."""
+"""Syncs that the kernel is asked for: no test can cut the power of a real disk."""
 
 from __future__ import annotations
 

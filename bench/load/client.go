@@ -16,6 +16,7 @@ const (
 	service        = "/apache.rocketmq.v2.MessagingService/"
 	requestTimeout = 10 * time.Second
 	maxReceive     = 64 << 20
+	clientVersion  = "5.1.4"
 )
 
 // rawCodec hands serialised messages through as they are.
@@ -30,6 +31,9 @@ func (rawCodec) Unmarshal(data []byte, value any) error {
 
 func (rawCodec) Name() string { return "proto" }
 
+// clients counts those of this process.
+var clients atomic.Uint64
+
 // client spreads calls over its connections in turn.
 type client struct {
 	connections []*grpc.ClientConn
@@ -39,10 +43,10 @@ type client struct {
 
 func connect(chosen options) (*client, error) {
 	made := &client{metadata: metadata.Pairs(
-		"x-mq-client-id", fmt.Sprintf("load@%d", time.Now().UnixNano()),
-		"x-mq-language", "GOLANG",
+		"x-mq-client-id", fmt.Sprintf("load@%d@%d", time.Now().UnixNano(), clients.Add(1)),
+		"x-mq-language", "GO",
 		"x-mq-protocol", "v2",
-		"x-mq-client-version", "5.1.4",
+		"x-mq-client-version", clientVersion,
 		"x-mq-request-id", "3e3ff6a1-66b1-4a34-8e0b-0f6c2a0d2a11",
 		"x-mq-date-time", "20260101T000000Z",
 		"x-mq-namespace", "",

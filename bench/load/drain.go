@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"stratamq/load/window"
 )
 
 const poll = 5 * time.Second
 
 // runDrain receives and acknowledges until a number of messages is done, or the time is up. A
 // request of the report is a receive, its latency the time until its messages are acknowledged.
-func runDrain(ctx context.Context, c *client, chosen options) (*window, error) {
+func runDrain(ctx context.Context, c *client, chosen options) (*window.Window, error) {
 	queues, err := c.routeQueues(ctx, chosen.topic)
 	if err != nil {
 		return nil, err
@@ -21,8 +22,11 @@ func runDrain(ctx context.Context, c *client, chosen options) (*window, error) {
 	// Not a deadline: the server would see it as the time left for each long poll.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer time.AfterFunc(seconds(chosen.seconds), cancel).Stop()
-	measured := newWindow(0)
+	defer time.AfterFunc(window.Seconds(chosen.seconds), cancel).Stop()
+	if err := c.subscribe(ctx, chosen.topic, chosen.group); err != nil {
+		return nil, err
+	}
+	measured := window.New(0)
 	var done atomic.Int64
 	var enough sync.Once
 	var receivers sync.WaitGroup
@@ -41,21 +45,21 @@ func runDrain(ctx context.Context, c *client, chosen options) (*window, error) {
 					return
 				}
 				if err != nil {
-					if !measured.fail(err) {
+					if !measured.Fail(err) {
 						return
 					}
 					continue
 				}
-				measured.add(began, len(messages))
+				measured.Add(began, len(messages))
 				if done.Add(int64(len(messages))) >= int64(chosen.messages) {
-					enough.Do(measured.close)
+					enough.Do(measured.Close)
 					cancel()
 				}
 			}
 		}()
 	}
 	receivers.Wait()
-	enough.Do(measured.close)
+	enough.Do(measured.Close)
 	return measured, nil
 }
 

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"stratamq/load/window"
 )
 
 const (
@@ -18,16 +20,24 @@ const (
 
 // runEndToEnd sends at a fixed rate, whatever the server does, and measures from the moment a send
 // was due until the message is in a consumer's hands.
-func runEndToEnd(ctx context.Context, c *client, chosen options) (*window, error) {
+func runEndToEnd(ctx context.Context, c *client, chosen options) (*window.Window, error) {
 	queues, err := c.routeQueues(ctx, chosen.topic)
 	if err != nil {
 		return nil, err
 	}
-	measured := newWindow(seconds(chosen.warmup))
-	counted := make(chan struct{}, mostCounted)
 	receiving, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := c.subscribe(receiving, chosen.topic, chosen.group); err != nil {
+		return nil, err
+	}
+	inFlight := chosen.receivers
+	if inFlight == 0 {
+		inFlight = len(queues) * receiversEach
+	}
+	measured := window.New(window.Seconds(chosen.warmup))
+	counted := make(chan struct{}, mostCounted)
 	var receivers sync.WaitGroup
-	for number := range len(queues) * receiversEach {
+	for number := range inFlight {
 		request := encodeReceive(chosen.group, queues[number%len(queues)], poll)
 		receivers.Add(1)
 		go func() {
@@ -38,19 +48,19 @@ func runEndToEnd(ctx context.Context, c *client, chosen options) (*window, error
 		}()
 	}
 	await(counted, sendAtRate(ctx, c, chosen, measured))
-	measured.close()
+	measured.Close()
 	cancel()
 	receivers.Wait()
 	return measured, nil
 }
 
 func receiveAndMeasure(ctx context.Context, c *client, chosen options, request []byte,
-	measured *window, counted chan<- struct{}) {
+	measured *window.Window, counted chan<- struct{}) {
 	messages, err := c.receive(ctx, request, poll)
 	for _, message := range messages {
 		sent := time.Unix(0, int64(binary.LittleEndian.Uint64(message.body)))
-		measured.add(sent, 1)
-		if !sent.Before(measured.start) {
+		measured.Add(sent, 1)
+		if !sent.Before(measured.Start) {
 			counted <- struct{}{}
 		}
 	}
@@ -58,17 +68,17 @@ func receiveAndMeasure(ctx context.Context, c *client, chosen options, request [
 		_, err = c.call(ctx, "AckMessage", encodeAck(chosen.group, chosen.topic, messages))
 	}
 	if err != nil && ctx.Err() == nil {
-		measured.fail(err)
+		measured.Fail(err)
 	}
 }
 
 // sendAtRate begins each send when it is due, waiting for no answer; it returns how many of the
 // measured time should arrive.
-func sendAtRate(ctx context.Context, c *client, chosen options, measured *window) int {
+func sendAtRate(ctx context.Context, c *client, chosen options, measured *window.Window) int {
 	messages := newEncoder(chosen.topic, chosen.bodyBytes)
 	outstanding := make(chan struct{}, mostOutstanding)
 	interval := time.Second / time.Duration(chosen.rate)
-	end := measured.start.Add(seconds(chosen.seconds))
+	end := measured.Start.Add(window.Seconds(chosen.seconds))
 	var sends sync.WaitGroup
 	var due atomic.Int64
 	for at := time.Now(); at.Before(end); at = at.Add(interval) {
@@ -76,7 +86,7 @@ func sendAtRate(ctx context.Context, c *client, chosen options, measured *window
 		select {
 		case outstanding <- struct{}{}:
 		default:
-			measured.fail(fmt.Errorf("%d sends are outstanding", mostOutstanding))
+			measured.Fail(fmt.Errorf("%d sends are outstanding", mostOutstanding))
 			continue
 		}
 		sends.Add(1)
@@ -84,8 +94,8 @@ func sendAtRate(ctx context.Context, c *client, chosen options, measured *window
 			defer sends.Done()
 			defer func() { <-outstanding }()
 			if _, err := c.call(ctx, "SendMessage", messages.encode(1, at)); err != nil {
-				measured.fail(err)
-			} else if !at.Before(measured.start) {
+				measured.Fail(err)
+			} else if !at.Before(measured.Start) {
 				due.Add(1)
 			}
 		}()

@@ -10,8 +10,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"syscall"
-	"time"
+
+	"stratamq/load/window"
 )
 
 type options struct {
@@ -29,52 +29,39 @@ type options struct {
 	ackBatch    int
 	ackParallel int
 	rate        int
+	receivers   int
+	dialect     string
 	seconds     float64
 	warmup      float64
 }
 
-// report is what is printed; latencies are in milliseconds, rates per second.
-type report struct {
-	Mode             string  `json:"mode"`
-	ElapsedS         float64 `json:"elapsed_s"`
-	Requests         int     `json:"requests"`
-	Messages         int     `json:"messages"`
-	RequestsPerS     float64 `json:"requests_per_s"`
-	MessagesPerS     float64 `json:"messages_per_s"`
-	P50Ms            float64 `json:"p50_ms"`
-	P99Ms            float64 `json:"p99_ms"`
-	MaxMs            float64 `json:"max_ms"`
-	Errors           int     `json:"errors"`
-	FirstError       string  `json:"first_error,omitempty"`
-	ClientCPUSeconds float64 `json:"client_cpu_s"`
-	// The measured window in wall-clock time: the server's CPU is sampled by these.
-	StartedAt  float64 `json:"started_at"`
-	FinishedAt float64 `json:"finished_at"`
-}
-
-var modes = map[string]func(context.Context, *client, options) (*window, error){
+var modes = map[string]func(context.Context, *client, options) (*window.Window, error){
 	"send":       runSend,
 	"fill":       runFill,
 	"drain":      runDrain,
 	"end-to-end": runEndToEnd,
+	"waits":      runWaits,
+	"table-get":  runTables,
 }
 
 func main() {
 	var chosen options
 	flag.StringVar(&chosen.endpoint, "endpoint", "127.0.0.1:8081", "HOST:PORT of a broker")
-	flag.StringVar(&chosen.mode, "mode", "send", "send, fill, drain or end-to-end")
-	flag.StringVar(&chosen.topic, "topic", "", "an existing topic")
+	flag.StringVar(&chosen.mode, "mode", "send", "send, fill, drain, end-to-end, waits or table-get")
+	flag.StringVar(&chosen.topic, "topic", "", "an existing topic; a table")
 	flag.StringVar(&chosen.group, "group", "load", "consumer group")
 	flag.StringVar(&chosen.kind, "kind", "normal", "messages: normal, fifo, delay or transaction (a half and its commit count once)")
 	flag.Float64Var(&chosen.delay, "delay", 60, "delay messages: seconds until they are due")
 	flag.IntVar(&chosen.connections, "connections", 4, "HTTP/2 connections")
-	flag.IntVar(&chosen.inFlight, "in-flight", 64, "requests in flight; receivers when draining")
+	flag.IntVar(&chosen.inFlight, "in-flight", 64, "requests in flight; receivers when draining, consumers that wait")
 	flag.IntVar(&chosen.bodyBytes, "body", 1024, "body size in bytes, at least 8")
 	flag.IntVar(&chosen.batch, "batch", 1, "messages in one request")
 	flag.IntVar(&chosen.messages, "messages", 100_000, "fill and drain: how many")
 	flag.IntVar(&chosen.ackBatch, "ack-batch", 32, "drain: entries in one acknowledgement")
 	flag.IntVar(&chosen.ackParallel, "ack-parallel", 8, "drain: acknowledgements in flight per receiver")
-	flag.IntVar(&chosen.rate, "rate", 1000, "end-to-end: messages per second")
+	flag.IntVar(&chosen.rate, "rate", 1000, "end-to-end and waits: messages per second")
+	flag.StringVar(&chosen.dialect, "dialect", "strata", "table-get: strata or etcd")
+	flag.IntVar(&chosen.receivers, "receivers", 0, "end-to-end: receives in flight; 0: four for each broker name")
 	flag.Float64Var(&chosen.seconds, "seconds", 10, "how long to measure; the most a drain may take")
 	flag.Float64Var(&chosen.warmup, "warmup", 2, "seconds before measuring")
 	flag.Parse()
@@ -90,7 +77,7 @@ func main() {
 	}
 }
 
-func run(chosen options) (*report, error) {
+func run(chosen options) (*window.Report, error) {
 	mode, known := modes[chosen.mode]
 	if !known {
 		return nil, fmt.Errorf("unknown mode %q", chosen.mode)
@@ -110,15 +97,5 @@ func run(chosen options) (*report, error) {
 	if err != nil {
 		return nil, err
 	}
-	return measured.report(chosen.mode), nil
-}
-
-func seconds(count float64) time.Duration { return time.Duration(count * float64(time.Second)) }
-
-func cpuSeconds() float64 {
-	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		return 0
-	}
-	return float64(usage.Utime.Nano()+usage.Stime.Nano()) / 1e9
+	return measured.Report(chosen.mode), nil
 }

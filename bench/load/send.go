@@ -5,14 +5,16 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"stratamq/load/window"
 )
 
 // runSend keeps a number of send requests in flight, each worker one after another.
-func runSend(ctx context.Context, c *client, chosen options) (*window, error) {
+func runSend(ctx context.Context, c *client, chosen options) (*window.Window, error) {
 	messages := newEncoder(chosen.topic, chosen.bodyBytes)
-	messages.kind, messages.delay = chosen.kind, seconds(chosen.delay)
-	measured := newWindow(seconds(chosen.warmup))
-	end := measured.start.Add(seconds(chosen.seconds))
+	messages.kind, messages.delay = chosen.kind, window.Seconds(chosen.delay)
+	measured := window.New(window.Seconds(chosen.warmup))
+	end := measured.Start.Add(window.Seconds(chosen.seconds))
 	var workers sync.WaitGroup
 	for range chosen.inFlight {
 		workers.Add(1)
@@ -21,17 +23,17 @@ func runSend(ctx context.Context, c *client, chosen options) (*window, error) {
 			for time.Now().Before(end) {
 				began := time.Now()
 				if err := c.sendOnce(ctx, messages.encode(chosen.batch, began), chosen); err != nil {
-					if !measured.fail(err) {
+					if !measured.Fail(err) {
 						return
 					}
 					continue
 				}
-				measured.add(began, chosen.batch)
+				measured.Add(began, chosen.batch)
 			}
 		}()
 	}
 	time.Sleep(time.Until(end))
-	measured.close()
+	measured.Close()
 	workers.Wait()
 	return measured, nil
 }
@@ -47,9 +49,9 @@ func (c *client) sendOnce(ctx context.Context, request []byte, chosen options) e
 }
 
 // runFill sends a number of messages as fast as it can, for a later drain.
-func runFill(ctx context.Context, c *client, chosen options) (*window, error) {
+func runFill(ctx context.Context, c *client, chosen options) (*window.Window, error) {
 	messages := newEncoder(chosen.topic, chosen.bodyBytes)
-	measured := newWindow(0)
+	measured := window.New(0)
 	var left atomic.Int64
 	left.Store(int64(chosen.messages))
 	var workers sync.WaitGroup
@@ -61,16 +63,16 @@ func runFill(ctx context.Context, c *client, chosen options) (*window, error) {
 				began := time.Now()
 				if _, err := c.call(ctx, "SendMessage", messages.encode(chosen.batch, began)); err != nil {
 					left.Add(int64(chosen.batch))
-					if !measured.fail(err) {
+					if !measured.Fail(err) {
 						return
 					}
 					continue
 				}
-				measured.add(began, chosen.batch)
+				measured.Add(began, chosen.batch)
 			}
 		}()
 	}
 	workers.Wait()
-	measured.close()
+	measured.Close()
 	return measured, nil
 }

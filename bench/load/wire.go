@@ -20,6 +20,7 @@ const (
 	commit              = 1
 	messageGroups       = 64
 	transactionKind     = "transaction"
+	secondsTo2021       = 1_609_459_200
 )
 
 var messageTypes = map[string]uint64{"normal": 1, "fifo": 2, "delay": 3, transactionKind: 4}
@@ -63,10 +64,9 @@ type encoder struct {
 }
 
 func newEncoder(topic string, bodyBytes int) *encoder {
-	var random [12]byte
+	// As the official clients do: address and process, then seconds since 2021, then a number.
+	var random [8]byte
 	_, _ = rand.Read(random[:])
-	// As the official clients do: address, process, seconds since 2021.
-	binary.BigEndian.PutUint32(random[8:], uint32(time.Now().Unix()-1609459200))
 	made := &encoder{
 		topic:     resource(topic),
 		bodyBytes: bodyBytes,
@@ -91,12 +91,13 @@ func (e *encoder) encode(messages int, at time.Time) []byte {
 	body := make([]byte, e.bodyBytes)
 	binary.LittleEndian.PutUint64(body, uint64(at.UnixNano()))
 	request := make([]byte, 0, messages*(e.bodyBytes+512))
+	made := uint32(time.Now().Unix() - secondsTo2021)
 	for range messages {
 		var system []byte
 		system = appendString(system, 1, "tag")
 		system = appendString(system, 2, "key-0123456789")
 		number := e.count.Add(1)
-		system = appendString(system, 3, fmt.Sprintf("%s%08X", e.prefix, number))
+		system = appendString(system, 3, fmt.Sprintf("%s%08X%08X", e.prefix, made, number))
 		system = appendVarint(system, 5, identityEncoding)
 		system = appendVarint(system, 6, messageTypes[e.kind])
 		system = appendBytes(system, 7, appendVarint(nil, 1, uint64(at.Unix())))

@@ -25,7 +25,7 @@ _ADMIN = "/strata.admin.v1.AdminService/"
 _TABLES = "/strata.kv.v1.KvService/"
 _SEND_ATTEMPTS = 3
 _TIMEOUT_S = 3.0
-# What a client cannot tell apart from a slow network.
+# Answers that a client cannot tell apart from a slow network.
 LOST = (Disconnected, CallRefused, TimeoutError)
 
 Response = TypeVar("Response", bound=Message)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -39,6 +40,7 @@ class SimCluster:
         chance: for the scenario.
         tally: how much work all processes did.
         buckets: of the object store.
+        operations: how many calls of operators were answered, by name.
         grown_topics: topics that operators asked to give more queues.
         nameservers, storage, brokers: the hosts; of storage nodes the spare ones come last.
     """
@@ -78,6 +80,7 @@ class SimCluster:
             BrokerHost(world, f"b{number + 1}") for number in range(self.options.brokers)
         ]
         self.grown_topics: set[str] = set()
+        self.operations: Counter[str] = Counter()
         self._clients = 0
 
     @property

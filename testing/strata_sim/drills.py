@@ -145,3 +145,4 @@ async def _ask(cluster: SimCluster, client: SimClient, rpc: str, request: Messag
         cluster.trace.note(f"{rpc} {words}: {failure!r}")
     else:
         cluster.trace.note(f"{rpc} {words}: done")
+        cluster.operations[rpc] += 1

@@ -173,7 +173,7 @@ class DriverCluster:
         node = self._nodes[node_id]
         log, machine = node.log.crashed(), node.machine.crashed()
         self.installs += node.machine.steps.count("finish")
-        # What the old life still does reaches nobody.
+        # The effects of the old life reach nobody.
         node.life.is_over = True
         await node.multiraft.stop()
         self._nodes[node_id] = self._boot(node_id, log, machine)

@@ -319,8 +319,16 @@ class SimConnection:
 class SimEdgeChannel:
     """One broker's way to another one's edge; implements `strata_angelia.ports.Channel`."""
 
-    def __init__(self, network: SimNetwork, source: str, endpoint: str) -> None:
+    def __init__(
+        self,
+        network: SimNetwork,
+        source: str,
+        endpoint: str,
+        *,
+        headers: Callable[[], Sequence[tuple[str, str]]] = tuple,
+    ) -> None:
         self._connection = SimConnection(network, source, endpoint)
+        self._headers = headers
 
     async def call(
         self,
@@ -334,7 +342,8 @@ class SimEdgeChannel:
         data = request.SerializeToString()
         limit_s = _PATIENCE_S if timeout_s is None else timeout_s
         try:
-            (answer,) = await self._connection.call(method, data, {}, limit_s)
+            headers = dict(self._headers())
+            (answer,) = await self._connection.call(method, data, headers, limit_s)
         except TimeoutError:
             raise AngeliaError(DEADLINE_EXCEEDED, method) from None
         except Disconnected as error:

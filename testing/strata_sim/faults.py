@@ -275,6 +275,7 @@ class BitFlip(_OnHost):
         """Turn it over; half of the time the process is dead meanwhile."""
         if self.chance.random() < 0.5:
             self.host.kill()
+        self.host.is_rotten = True
         place = self.host.disk.rot(self.chance)
         cluster.trace.note(f"bit of {self.host.name} flipped in {place}")
 

@@ -80,7 +80,7 @@ class _App(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What all hosts share.
+    """Parts that all hosts share.
 
     Attributes:
         seed: of the run; every host draws from a source of its own.
@@ -134,7 +134,7 @@ class Host:
         """Name of the machine."""
         return self.machine.name
 
-    # What faults and drills do --------------------------------------------------------------------
+    # For faults and drills ------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the process."""
@@ -203,6 +203,7 @@ class Host:
             self.world.tally,
             self._failed,
             random_between=self.chance.randint,
+            random_bytes=self.chance.randbytes,
         )
 
     def _failed(self, task: str, failure: BaseException) -> None:
@@ -305,7 +306,11 @@ class NameserverHost(Host):
 
 
 class StorageHost(Host):
-    """A storage node."""
+    """A storage node.
+
+    Attributes:
+        is_rotten: its disk did not keep all that was synced.
+    """
 
     kind = "storage"
 
@@ -319,6 +324,7 @@ class StorageHost(Host):
         self.disk = SimulatedDisk(
             self.chance.getrandbits(32), capacity_bytes=self.world.options.disk_bytes
         )
+        self.is_rotten = False
         self.lose_rows()
         self.metadata_rows = SimMetadataStore()
         self.cluster = ClusterId()
@@ -409,7 +415,9 @@ class BrokerHost(Host):
                 self._channel,
                 lambda endpoints: self._channel(endpoints[0]),
                 world.storage_seeds,
-                lambda endpoints: SimEdgeChannel(world.network, self.name, endpoints[0]),
+                lambda endpoints, headers: SimEdgeChannel(
+                    world.network, self.name, endpoints[0], headers=headers
+                ),
                 self.cluster,
             ),
             runtime=self._runtime(),

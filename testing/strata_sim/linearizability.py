@@ -44,7 +44,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What operations do to a state.
+    """Effects of operations on a state.
 
     Attributes:
         initial: the state before all.
@@ -57,7 +57,7 @@ class Model:
 
 @dataclass(slots=True)
 class Verdict:
-    """What a check found.
+    """Result of a check.
 
     Attributes:
         linearizable: whether there is an order.
@@ -78,7 +78,7 @@ class _Event:
     def __init__(self, operation: Operation, number: int) -> None:
         self.operation = operation
         self.number = number
-        # Of a call its return, of a return None.
+        # The return of a call; None for a return.
         self.match: _Event | None = None
         self.previous: _Event | None = None
         self.next: _Event | None = None

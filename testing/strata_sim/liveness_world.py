@@ -68,10 +68,10 @@ class LivenessWorld:
     ) -> None:
         self.random = random.Random(seed)
         self.weather = weather or Weather()
-        self.options = options or LivenessOptions(quiet_after_ticks=3)
+        self.options = options or LivenessOptions(quiesce_after_ticks=3)
         self.now_ms = 0
         self.raft_messages = 0
-        self.beats = 0
+        self.heartbeats = 0
         self.cut: set[tuple[int, int]] = set()
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._order = count()
@@ -100,7 +100,7 @@ class LivenessWorld:
     ) -> None:
         """Send a frame, as well as the weather allows."""
         self.raft_messages += len(envelopes)
-        self.beats += beat is not None
+        self.heartbeats += beat is not None
         weather, chance = self.weather, self.random.random
         boot_id = self.nodes[source].boot_id
         for _ in range(1 + (chance() < weather.repeat)):
@@ -251,7 +251,7 @@ class SimNode:
     # -- the driver ------------------------------------------------------------------------------
 
     def perform(self, raft_group: int, outgoing: list[Message]) -> None:
-        """Place messages; writes are durable at once. Whatever is stepped rests no more."""
+        """Send messages; writes are durable at once. A member that is stepped leaves quiescence."""
         self.wake(raft_group)
         member = self.members[raft_group]
         while member.pending:
@@ -278,7 +278,7 @@ class SimNode:
             return
         if self.stands_still():
             wait_ms = self._still_until_ms - self.world.now_ms
-            # What waits in a socket keeps its order, mostly: it does not matter here.
+            # Messages in a socket keep their order, mostly: it does not matter here.
             self.world.after(wait_ms, lambda: self.arrives(source, boot_id, envelopes, beat))
             return
         self.liveness.frame_from(name(source), boot_id)
@@ -291,7 +291,7 @@ class SimNode:
                 continue
             self.perform(envelope.raft_group, member.step(Receive(envelope.message)))
         if beat is not None:
-            self.liveness.beat_from(name(source), beat)
+            self.liveness.heartbeat_from(name(source), beat)
         self.end_turn()
 
     def _tick(self, boot_id: int) -> None:
@@ -303,7 +303,7 @@ class SimNode:
         for raft_group in sorted(self.ticked - self.failed):
             replica = SimReplica(self, raft_group)
             if replica.is_ready_leader() and self.liveness.may_rest(cast("Replica", replica)):
-                self.rest(raft_group)
+                self.quiesce(raft_group)
                 continue
             self.perform(raft_group, self.members[raft_group].tick())
         self.end_turn()
@@ -330,14 +330,14 @@ class SimNode:
                 f"raft group {raft_group} rests on n{self.number}, n{leader.number} is dead"
             )
 
-    # -- store_liveness.Beats --------------------------------------------------------------------
+    # -- store_liveness.HeartbeatSender ---------------------------------------------------------
 
-    def send_beat(self, node_id: str, beat: raft_pb2.Beat) -> None:
-        """See `store_liveness.Beats`."""
+    def send_heartbeat(self, node_id: str, beat: raft_pb2.Beat) -> None:
+        """See `store_liveness.HeartbeatSender`."""
         self.world.send(self.number, int(node_id[1:]), [], beat)
 
     def forget(self, node_id: str) -> None:
-        """See `store_liveness.Beats`."""
+        """See `store_liveness.HeartbeatSender`."""
 
     # -- store_liveness.RaftGroups ---------------------------------------------------------------
 
@@ -347,7 +347,7 @@ class SimNode:
             raft_group: cast("Replica", SimReplica(self, raft_group)) for raft_group in self.members
         }
 
-    def rest(self, raft_group: int) -> None:
+    def quiesce(self, raft_group: int) -> None:
         """See `store_liveness.RaftGroups`."""
         self.ticked.discard(raft_group)
         self.resting.add(raft_group)
@@ -385,7 +385,7 @@ class SimNode:
 
 
 class SimReplica:
-    """What store liveness wants to know of a replica."""
+    """Facts of a replica for store liveness."""
 
     def __init__(self, node: SimNode, raft_group: int) -> None:
         self.raft_group = raft_group

@@ -79,7 +79,7 @@ class Direction:
 
 
 class Listener(Protocol):
-    """Who listens at an endpoint."""
+    """Listener at an endpoint."""
 
     @property
     def incarnation(self) -> Incarnation:

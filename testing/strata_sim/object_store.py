@@ -13,7 +13,7 @@ from strata_tier.store import StoreOperation, StoreUnavailableError
 
 
 class BadStore:
-    """What requests meet; a `strata_tier.store.drivers.memory.Trouble`.
+    """Faults that requests meet; a `strata_tier.store.drivers.memory.Trouble`.
 
     Args:
         name: of the store.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from pydantic import Field
 
+from strata_broker.base.access_config import AccessControlSection
 from strata_broker.base.config import BrokerConfig, SessionSection
 from strata_broker.base.receive_config import ReceiveSection
 from strata_nameserver.base.config import NameserverConfig
@@ -84,6 +85,7 @@ def _tier() -> TierConfig:
 
 def _broker() -> BrokerConfig:
     return BrokerConfig(
+        access_control=AccessControlSection(mode="off"),
         receive=ReceiveSection(min_polling_ms=500, max_polling_ms=2_000, min_invisible_ms=1_000),
         session=SessionSection(),
     )

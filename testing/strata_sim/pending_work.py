@@ -33,7 +33,7 @@ _BULK_RETENTION_MS = 2_000
 
 
 class Fate(Enum):
-    """What its sender wants to become of a message."""
+    """Fate that its sender wants for a message."""
 
     DELIVER = "it is delivered"
     RECALL = "its sender takes it back before it is due"
@@ -105,7 +105,7 @@ class Worker:
         self.group = f"{kind.topic}-readers"
         self.all: dict[str, Work] = {}
         self.done: Counter[str] = Counter()
-        # What lies in the dead-letter topic: attempts whose answers were lost count, too.
+        # Messages of the dead-letter topic: attempts whose answers were lost count, too.
         self._dead: set[str] = set()
         self._producer = producer
         self._consumer = consumer
@@ -259,7 +259,7 @@ class Worker:
     # The consumer ---------------------------------------------------------------------------------
 
     async def consume(self) -> None:
-        """Consume for ever; poison is left lying until its lease runs out."""
+        """Consume forever; poison is left lying until its lease runs out."""
         while True:
             try:
                 delivered = await self._consumer.receive(

@@ -23,7 +23,7 @@ class _Sent:
 
 
 class QueueEnds:
-    """What clients asked and were answered about the ends of queues."""
+    """Questions of clients about the ends of queues, with their answers."""
 
     def __init__(self) -> None:
         self._sent: dict[str, _Sent] = {}

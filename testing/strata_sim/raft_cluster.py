@@ -326,7 +326,7 @@ class RaftCluster:
             self._election_safety.vote_granted(node.term, member.replica_id, member.replica_id)
             self._election_safety.leader_elected(node.term, member.replica_id)
             self._leader_completeness.leader_elected(member.replica_id, node.term, member.term_at)
-        # What is committed may be acknowledged before it is applied, or even synced, here.
+        # A committed entry may be acknowledged before it is applied, or even synced, here.
         for index in range(self._known_commit[member.replica_id] + 1, effects.commit_index + 1):
             entry = member.entry_at(index)
             if entry is not None:

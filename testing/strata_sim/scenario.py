@@ -30,7 +30,7 @@ _VIOLATIONS_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class ScenarioOptions:
-    """What a run does.
+    """Settings of a run.
 
     Attributes:
         storm_s: how long faults happen.
@@ -60,7 +60,7 @@ def at_rest() -> ScenarioOptions:
 
 @dataclass(slots=True)
 class Verdict:
-    """What came of a run.
+    """Result of a run.
 
     Attributes:
         seed: of the run.
@@ -128,7 +128,7 @@ class Scenario:
             trace.violations.append(f"stuck: {failure!r}")
         history = self.workload.history
         history.grown = cluster.grown_topics
-        # What nobody was given is lost only if everything was drained.
+        # A message that nobody was given is lost only if everything was drained.
         violations = [*trace.violations, *check(history, drained=self._drained)]
         if not violations:
             # Positions are known from deliveries: of no use unless everything was drained.
@@ -149,6 +149,7 @@ class Scenario:
                 Counter(cluster.tally.work())
                 + Counter(self.pending.counts())
                 + (Counter() if self.tables is None else self.tables.done)
+                + cluster.operations
                 + self._storm.kinds
             ),
         )
@@ -230,7 +231,7 @@ class Scenario:
         while True:
             await asyncio.sleep(_SAMPLE_S)
             for invariant in self._invariants:
-                self._note(invariant.look(self.cluster.hosts))
+                self._note(invariant.check(self.cluster.hosts))
 
     def _look_at_sender(self, name: str) -> None:
         host = self._hosts.get(name)
@@ -238,7 +239,7 @@ class Scenario:
             return
         for invariant in self._invariants:
             if invariant.EVERY_MESSAGE:
-                self._note(invariant.look((host,)))
+                self._note(invariant.check((host,)))
 
     def _note(self, violations: Iterable[str]) -> None:
         for violation in violations:

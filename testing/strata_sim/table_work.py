@@ -29,7 +29,7 @@ _TABLES = {"sim-disk": kv_pb2.ENGINE_ROCKSDB, "sim-memory": kv_pb2.ENGINE_MEMORY
 
 @dataclass(slots=True)
 class Register:
-    """What one key may hold.
+    """Contents that one key may have.
 
     Attributes:
         name: table and key.

@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 INCARNATION: contextvars.ContextVar[Incarnation | None] = contextvars.ContextVar(
     "incarnation", default=None
 )
-"""Who runs now; None is the simulation itself: clients' drivers, faults, checkers."""
+"""Machine that runs now; None is the simulation itself: clients' drivers, faults, checkers."""
 
 _THREAD_HOP_S = 1e-6
 
@@ -56,7 +56,7 @@ class Incarnation:
         self.slowness = 1.0
         self.tasks: set[asyncio.Task[Any]] = set()
         self.on_death: list[Callable[[], None]] = []
-        # What came due while it was paused, oldest first.
+        # Calls that came due while it was paused, oldest first.
         self.deferred: list[asyncio.Handle] = []
 
 
@@ -128,7 +128,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _run_once(self) -> None:
         """Run what is due; if nothing is, let time jump to the next timer."""
         due, timers = self._due, self._timers
-        # What is stopped has its last turn at once.
+        # A stopped machine has its last turn at once.
         if not due and not self._stopping:  # type: ignore[attr-defined]
             while timers and timers[0][2].cancelled():
                 heapq.heappop(timers)
@@ -152,6 +152,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Leave it in the heap: it is passed over when its time comes."""
+
+    def carry(self, thread: Any, work: Callable[[], Any], /) -> asyncio.Future[Any]:
+        """See `strata_multiraft.driver.writer.CarriesCalls`."""
+        return self.run_in_executor(thread, work)
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
@@ -307,7 +311,7 @@ def _drop(loop: VirtualLoop) -> None:
     """End every coroutine that is left; what their `finally` blocks say interests nobody."""
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     dropped: set[asyncio.Task[Any]] = set()
-    # Tasks that such blocks make would else wait for ever in a loop of asyncio's own.
+    # Tasks that such blocks make would else wait forever in a loop of asyncio's own.
     asyncio._set_running_loop(loop)
     try:
         while left := asyncio.all_tasks(loop) - dropped:

@@ -137,7 +137,7 @@ class Workload:
         come again; that none of them is left is what the consumer groups' lag says.
 
         Returns:
-            What is still not after so long, as violations: it is stuck for ever.
+            Conditions that still do not hold after so long, as violations: they are stuck forever.
         """
         self._sending = False
         self._forget_share = 0.0

@@ -1,4 +1,4 @@
-"""What tests of every part share."""
+"""Helpers that tests of every part share."""
 
 from __future__ import annotations
 

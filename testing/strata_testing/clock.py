@@ -36,7 +36,7 @@ class ManualClock:
 
     @property
     def now_s(self) -> float:
-        """What `monotonic_s` says; a test may set it."""
+        """Value of `monotonic_s`; a test may set it."""
         return self.monotonic_s()
 
     @now_s.setter

@@ -23,7 +23,7 @@ _DAY = 8_640
 
 
 class FaultKind(StrEnum):
-    """What goes wrong."""
+    """Kind of a fault."""
 
     DISK = "throttled disk"
     NETWORK = "delayed network"
@@ -32,7 +32,7 @@ class FaultKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrialOptions:
-    """What is generated; windows are of ten seconds.
+    """Settings of the generated latencies; windows are of ten seconds.
 
     Attributes:
         nodes: how many.
@@ -70,7 +70,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """What detection was worth.
+    """Score of a detection.
 
     Attributes:
         found, missed: faults.
@@ -146,7 +146,7 @@ def _faults(random: Random, options: TrialOptions) -> list[Fault]:
 def _windows(
     random: Random, options: TrialOptions, faults: Sequence[Fault]
 ) -> Iterator[list[NodeWindow]]:
-    # Of its own: what a seed gives for the other latencies stays as it is.
+    # A source of its own: the other latencies of a seed stay as they are.
     answers = Random(options.seed)  # noqa: S311
     skill = [random.uniform(0.85, 1.2) for _ in range(options.nodes)]
     busy_until, busy = 0, 1.0

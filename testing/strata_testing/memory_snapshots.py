@@ -11,7 +11,7 @@ from strata_multiraft.base import SnapshotFetch, SnapshotPart
 
 
 class SnapshotGiver(Protocol):
-    """What is needed of `MultiRaft`."""
+    """The part of `MultiRaft` that is needed."""
 
     def snapshot_parts(self, fetch: SnapshotFetch) -> AsyncGenerator[SnapshotPart, None]:
         """See `MultiRaft.snapshot_parts`."""

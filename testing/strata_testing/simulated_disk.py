@@ -30,7 +30,7 @@ _VERSIONS_MAX = 4
 
 
 class Keep(Enum):
-    """What of the unsynced state a power loss keeps."""
+    """The part of the unsynced state that a power loss keeps."""
 
     NONE = "none"
     ANY = "any"

@@ -12,8 +12,11 @@ import google_crc32c
 from google.protobuf.descriptor import ServiceDescriptor
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_angelia.ports import CallContext
+from strata_angelia.ports import CallContext, Server
+from strata_mq.commands import OwnCommand, SlotGrant
 from strata_mq.layout import BatchBuilder, OutgoingMessage, PartKey, text_hash
+from strata_mq.slots import SLOT_COUNT
+from strata_multiraft.peering import PeerIdentity, Peering
 from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime
 from strata_seglog.ports import Disk
@@ -21,7 +24,8 @@ from strata_state.ports import StateStore
 from strata_storage.base.config import StorageConfig
 from strata_storage.base.hosted import HostedGroup
 from strata_storage.group.plugins import StoragePlugin
-from strata_storage.process.app import NodePlace, NodeStores, StorageApp, StorageSetup
+from strata_storage.process.app import NodePlace, NodeStores, Peers, StorageApp, StorageSetup
+from strata_storage.rows.machine import GroupMachine
 from strata_storage.servicers.storage import StorageServicer
 from strata_storage.tiering.opening import TierSetup
 from strata_storage.upkeep.retention import RetentionSource
@@ -31,6 +35,8 @@ CONTEXT = CallContext(timeout_s=None)
 TOPIC = pb.TopicRef(topic_id=7, slot_base=0, queue_count=4)
 DEAD_LETTER_TOPIC_ID = 9
 GROUP = 1
+NODE = "node-1"
+FIRST_REPLICA = 100
 
 Handler = TypeVar("Handler")
 
@@ -88,26 +94,80 @@ def node_under_test(
         plugins: what is loaded beside the core.
         metrics: None: nothing is counted.
     """
-    every = len(raft_groups)
-    hosted = [
-        HostedGroup(
-            raft_group,
-            100 + raft_group,
-            {100 + raft_group: "node-1"},
-            [(slot, 1) for slot in range(number, 4096, every)] if every > 1 else [(0, 4096)],
-        )
-        for number, raft_group in enumerate(raft_groups)
-    ]
     node = NodeUnderTest(clock or ManualClock(), metrics or Metrics.disabled())
-    node.app = StorageApp(
+    node.app = lone_storage_app(
         config or small_config(),
-        NodePlace("node-1", folder, hosted),
+        folder,
         node.server,
         runtime=Runtime(node.clock, random.random, node.metrics, node.on_fatal),
+        raft_groups=raft_groups,
         setup=StorageSetup(retention, tier, plugins),
         stores=NodeStores(disk, store),
     )
     return node
+
+
+def lone_storage_app(
+    config: StorageConfig,
+    folder: Path,
+    server: Server,
+    *,
+    runtime: Runtime,
+    raft_groups: Sequence[int] = (GROUP,),
+    setup: StorageSetup | None = None,
+    stores: NodeStores | None = None,
+) -> StorageApp:
+    """Return a storage node that is alone, without a nameserver.
+
+    Args:
+        config: the section `[storage]`.
+        folder: of its data.
+        server: where its services are registered.
+        runtime: what it runs on.
+        raft_groups: that it hosts; they own all slots between them.
+        setup: what it has beside its core.
+        stores: in place of files.
+    """
+    hosted = [
+        HostedGroup(number, FIRST_REPLICA + number, {FIRST_REPLICA + number: NODE})
+        for number in raft_groups
+    ]
+    peering = Peering(
+        PeerIdentity(NODE, 1),
+        directory=_OnlyHere(),
+        clock=runtime.clock,
+        metrics=runtime.metrics,
+        on_fatal=runtime.on_fatal,
+    )
+
+    def grants_of(machine: GroupMachine) -> OwnCommand | None:
+        ownership = machine.ownership
+        if ownership.slots or ownership.revision:
+            return None
+        first, every = raft_groups.index(machine.raft_group), len(raft_groups)
+        if every == 1:
+            return OwnCommand([SlotGrant(0, SLOT_COUNT, True)])
+        return OwnCommand([SlotGrant(slot, 1, True) for slot in range(first, SLOT_COUNT, every)])
+
+    return StorageApp(
+        config,
+        NodePlace(NODE, folder, hosted),
+        server,
+        runtime=runtime,
+        peers=Peers(peering, _OnlyHere().node_of, grants_of),
+        setup=setup,
+        stores=stores,
+    )
+
+
+class _OnlyHere:
+    """Knows one node: all replicas are there."""
+
+    def endpoint_of(self, node_id: str, /) -> str | None:
+        return None
+
+    def node_of(self, replica_id: int, /) -> str | None:
+        return NODE
 
 
 class NodeUnderTest:

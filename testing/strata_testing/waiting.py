@@ -17,16 +17,16 @@ LIMIT_S = 60.0
 
 _STEP_S = 0.005
 _BLOCKING_STEP_S = 0.05
-# What is in this process mostly takes some turns of its event loop and no time.
+# Work in this process mostly takes some turns of its event loop and no time.
 _TURNS = 100
 
 
 class NeverHeld(AssertionError):
-    """What a test waited for did not come in time."""
+    """A condition that a test waited for did not come in time."""
 
 
 class NotYet:
-    """What a condition returns instead of False, to say why it does not hold."""
+    """A false value with the reason why a condition does not hold."""
 
     def __init__(self, why: object) -> None:
         self._why = why

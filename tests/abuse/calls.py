@@ -1,4 +1,4 @@
-"""What an abuser calls with: channels without limits, requests, and how calls ended."""
+"""Calls of an abuser: channels without limits, requests, and how calls ended."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from tests.e2e.standalone import Standalone
 MIB = 1 << 20
 FOREVER = 2**63 - 1
 LEAST = -(2**63)
-# What protobuf takes for the seconds of a duration.
+# Protobuf takes these for the seconds of a duration.
 LONGEST_DURATION_S = 315_576_000_000
 
 
@@ -200,7 +200,7 @@ async def test_texts_that_are_no_handles(node: Standalone, stub: Any) -> None:
 
 
 async def test_acks_of_raft_groups_that_are_none(node: Standalone) -> None:
-    """Forged handles that wait for ever for nobody leave acks of others alone."""
+    """Forged handles that wait forever for nobody leave acks of others alone."""
     [delivered] = await take_one(node, "forged")
     handle = decode_handle(delivered.handle)
     texts = [
@@ -240,7 +240,7 @@ async def test_handles_with_extreme_numbers(node: Standalone, stub: Any, field: 
 @pytest.mark.parametrize("seconds", [FOREVER, LEAST, LONGEST_DURATION_S, -1, 0])
 @pytest.mark.parametrize("nanos", [0, -(2**31), 2**31 - 1])
 async def test_times_without_sense(node: Standalone, stub: Any, seconds: int, nanos: int) -> None:
-    """Whatever times a request names, it is answered in words that clients know."""
+    """A request may name any times: the answer is in words that clients know."""
     async with witnessed(node, memory=False):
         request = receive_request("times", poll_s=0)
         request.invisible_duration.seconds = seconds

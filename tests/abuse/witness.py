@@ -38,7 +38,7 @@ GROUP = "witness"
 
 @dataclass
 class Seen:
-    """What the witness saw.
+    """Answers and memory that the witness saw.
 
     Attributes:
         answered_s: monotonic times of the sends that were answered.

@@ -47,7 +47,7 @@ class Step:
 
 @dataclass
 class Verdict:
-    """What a run showed."""
+    """Outcome of a run."""
 
     seed: int
     minutes: float

@@ -22,6 +22,10 @@ START_LIMIT_S = 60.0
 CONFIG = """\
 plugins = ["kv"]
 
+[access_control]
+mode = "off"
+insecure = true
+
 [receive]
 min_invisible_ms = 1000
 

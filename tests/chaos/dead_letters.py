@@ -62,7 +62,7 @@ class DeadLetters:
             self._stop.set()
         wrong = [f"no dead letter: {one}" for one in sorted(wanted - letters.keys())]
         wrong += [f"{count} dead letters: {one}" for one, count in letters.items() if count > 1]
-        # What was acknowledged, with an answer, is nobody's dead letter.
+        # An acknowledged message, with an answer, is nobody's dead letter.
         wrong += [
             f"acknowledged and a dead letter: {one}"
             for one in sorted(letters.keys() & self._acknowledged)

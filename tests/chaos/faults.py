@@ -1,4 +1,4 @@
-"""What is done to a cluster: each fault is begun, felt for a while, and healed.
+"""Faults of a cluster: each fault is begun, felt for a while, and healed.
 
 Two faults may overlap. Those that damage what a node has stored never do: two damaged replicas of
 three may rightly lose something.

@@ -9,7 +9,7 @@ DEADLINE_S = 40.0
 
 
 class MissingError(AssertionError):
-    """What was waited for did not come."""
+    """The awaited messages did not come."""
 
 
 def take(consumer: SimpleConsumer, count: int) -> list[Received]:
@@ -30,7 +30,7 @@ def take_until(
     refused connection until it tries again.
     """
     messages: list[Received] = []
-    # Of each call: how many messages there were before it, and when it began.
+    # For each call: how many messages there were before it, and when it began.
     calls: list[tuple[int, float]] = []
     began = time.monotonic()
     while not enough(messages):

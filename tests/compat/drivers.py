@@ -32,11 +32,13 @@ class Options:
     tls: bool
     namespace: str = ""
     timeout_ms: int = 5_000
+    access_key: str = ""
+    secret_key: str = ""
 
 
 @dataclass(frozen=True)
 class Received:
-    """What a client shows of a message it received; `offset` is None where it hides it."""
+    """A received message as a client shows it; `offset` is None where the client hides it."""
 
     ref: int
     message_id: str
@@ -53,7 +55,7 @@ class Received:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a client shows of a message it sent; None where it hides it."""
+    """A sent message as a client shows it; None where the client hides a field."""
 
     message_id: str
     transaction_id: str | None = None
@@ -63,7 +65,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Half:
-    """What a client shows of a transactional message it sent."""
+    """A sent transactional message as a client shows it."""
 
     ref: int
     message_id: str
@@ -71,7 +73,7 @@ class Half:
 
 
 class ClientError(Exception):
-    """What the client raised; `code` is the server's, None when the client refused by itself."""
+    """Error that the client raised; `code` is the server's, None when the client itself refused."""
 
     def __init__(self, code: int | None, text: str, class_name: str) -> None:
         super().__init__(f"{class_name} {code}: {text}")

@@ -10,7 +10,7 @@ from apache.rocketmq.v2 import admin_pb2, admin_pb2_grpc, definition_pb2
 from tests.compat.drivers import Driver
 from tests.e2e.standalone import Standalone
 
-# What push consumers say to commands; Python's say nothing, Node's stack trace is a made-up one.
+# Answers of push consumers to commands; Python's say nothing, Node's stack trace is a made-up one.
 STACK_TRACE_CODES = {
     "java": definition_pb2.OK,
     "go": definition_pb2.OK,

@@ -36,7 +36,7 @@ def test_comes_at_its_time(node: Standalone, driver: Driver, name: str) -> None:
 
 
 def test_recall(node: Standalone, driver: Driver, name: str) -> None:
-    """What is recalled never comes; what was delivered is not recalled."""
+    """A recalled message never comes; a delivered one is not recalled."""
     topic = node.create_topic(name, "--type", "DELAY", "--queues", "4")
     producer = driver.producer(topic)
     consumer = driver.simple(f"{name}-group", {topic: "*"})

@@ -99,7 +99,7 @@ def own_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_filters_go_on_after_a_kill(own_node: Standalone, language: str) -> None:
-    """What was passed over stays so, what was not taken yet is still filtered."""
+    """Messages that were passed over stay so; the filter still holds for those not taken yet."""
     require(language)
     topic = own_node.create_topic("filtered", "--queues", "1")
     options = Options(endpoint=own_node.endpoint, tls=TLS_BY_DEFAULT[language])

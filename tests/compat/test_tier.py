@@ -37,7 +37,7 @@ FILLERS = 9
 # A tenth of what a test sends, what fills the log, and its newest segment.
 LOCAL_BYTES_MAX = (MESSAGES // 10 + FILLERS) * MESSAGE_BYTES + SEGMENT_BYTES
 READ_LIMIT_S = 120.0
-# Of all messages' bytes: what is read of the store for one of them, found by its tag.
+# Share of all messages' bytes: what is read of the store for one of them, found by its tag.
 RARE_BYTES_MAX = 0.2 * MESSAGES * MESSAGE_BYTES
 SETTINGS = {
     # It reads whole objects, whenever it comes to it; counted here is what clients ask for.
@@ -230,5 +230,5 @@ def test_a_client_reads_a_backlog_of_the_tier(tiered: Tiered, language: str) -> 
         for to, expected in ((str(half_ms), hashes[half:]), ("earliest", hashes)):
             node.strata("group", "reset", group, "--topic", topic, "--to", to)
             check(read(consumer, len(expected)), expected)
-        # What the log still had may have been moved within it, to give up a segment.
+        # Messages that the log still had may have been moved within it, to give up a segment.
         assert tiered.downloaded_bytes() > MESSAGES * MESSAGE_BYTES - LOCAL_BYTES_MAX

@@ -36,7 +36,7 @@ def test_tls(node: Standalone, language: str, name: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("language", ["java", "go"], indirect=True)
 def test_both_meet(node: Standalone, drivers: DriverPool, language: str, name: str) -> None:
-    """What a client sends over TLS the same client reads over plaintext."""
+    """The client reads over plaintext what it sent over TLS."""
     topic = node.create_topic(name, "--queues", "1")
     sent = drivers.get(language, tls=True).producer(topic).send()
 

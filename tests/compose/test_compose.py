@@ -18,6 +18,7 @@ from strata_runtime.config import load
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "docker-compose.yml"
+DOCKERFILE = ROOT / "images/Dockerfile"
 TIERS = {"nameserver": 3, "storage": 3, "broker": 2}
 
 
@@ -30,7 +31,20 @@ def compose() -> dict[str, Any]:
 def members(compose: dict[str, Any], role: str) -> dict[str, dict[str, Any]]:
     """Return the services that run a role, by name."""
     services: dict[str, dict[str, Any]] = compose["services"]
-    return {name: each for name, each in services.items() if each["command"][0] == role}
+    ours = processes(compose)
+    return {
+        name: each for name, each in services.items() if name in ours and each["command"][0] == role
+    }
+
+
+def processes(compose: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the services that run the `strata` command, by name."""
+    services: dict[str, dict[str, Any]] = compose["services"]
+    return {
+        name: each
+        for name, each in services.items()
+        if each["image"].startswith("stratamq/") and "entrypoint" not in each
+    }
 
 
 def config_of(service: dict[str, Any]) -> ClusterConfig:
@@ -62,8 +76,11 @@ def test_ports_are_published_on_loopback_only(compose: dict[str, Any]) -> None:
 def test_commands_and_flags_are_the_programs(compose: dict[str, Any]) -> None:
     """Every service runs a command that exists, with flags that it has."""
     known = dict(commands(app))
-    for service in compose["services"].values():
+    for service in processes(compose).values():
         name, *flags = service["command"]
+        if service.get("profiles") == [name] and name not in known:
+            # A program of its own, which this checkout may lack.
+            continue
         collection = known[name].assemble_argument_collection(parse_docstring=True)
         options = {option for argument in collection for option in argument.names}
         assert {flag.partition("=")[0] for flag in flags} <= options, name
@@ -89,7 +106,7 @@ def test_the_tiers_find_each_other(compose: dict[str, Any], role: str) -> None:
 
 
 def test_data_is_kept_and_never_shared(compose: dict[str, Any]) -> None:
-    """Whoever holds data has a volume of its own."""
+    """Each service that holds data has a volume of its own."""
     keepers = members(compose, "nameserver") | members(compose, "storage")
     volumes = [volume for each in keepers.values() for volume in each["volumes"]]
     assert sorted(volumes) == sorted(f"{name}:/var/lib/strata" for name in keepers)
@@ -110,23 +127,59 @@ def test_clients_reach_the_brokers_through_the_published_address(compose: dict[s
 
 
 def test_health_checks_ask_the_port_of_the_process(compose: dict[str, Any]) -> None:
-    """Nameservers and storage nodes are healthy when their own port accepts."""
-    node = ClusterConfig().node
-    for role, port in (("nameserver", node.nameserver_port), ("storage", node.storage_port)):
-        for service in members(compose, role).values():
-            assert f", {port})" in service["healthcheck"]["test"][-1]
+    """Every process has a metrics port, and its health check asks it."""
+    for name, service in processes(compose).items():
+        assert service["healthcheck"]["test"] == ["CMD", "strata", "probe"], name
+        port = service["environment"]["STRATA_NODE_METRICS_PORT"]
+        for flag in service["command"]:
+            assert not flag.startswith("--metrics-port=") or flag.endswith(f"={port}")
 
 
-def test_image_is_built_from_a_file_that_copies_existing_folders(compose: dict[str, Any]) -> None:
-    """Every COPY source of the Dockerfile exists, and the packages are among them."""
-    [dockerfile] = {ROOT / each["build"]["dockerfile"] for each in compose["services"].values()}
-    text = dockerfile.read_text()
-    copied = [line.split()[1] for line in text.splitlines() if line.startswith("COPY")]
-    assert copied
+def test_prometheus_scrapes_every_process_of_the_cluster(compose: dict[str, Any]) -> None:
+    """A process that is added to the file is added to the scrape."""
+    config = yaml.safe_load((ROOT / "images/compose/prometheus.yml").read_text())
+    [job] = config["scrape_configs"]
+    targets = {name for each in job["static_configs"] for name in each["targets"]}
+    always = {name for name, each in processes(compose).items() if "profiles" not in each}
+    assert targets == {f"{name}:5557" for name in always}
+
+
+def test_processes_have_no_rights_that_they_do_not_need(compose: dict[str, Any]) -> None:
+    """The root file system is read-only, no capability is left."""
+    for name, service in processes(compose).items():
+        assert service["read_only"], name
+        assert service["tmpfs"] == ["/tmp"], name
+        assert service["cap_drop"] == ["ALL"], name
+
+
+def test_files_that_services_mount_exist(compose: dict[str, Any]) -> None:
+    """A missing one would be made as an empty folder."""
+    for service in compose["services"].values():
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            assert not source.startswith("./") or (ROOT / source).exists(), source
+
+
+def test_images_are_built_from_a_file_that_copies_existing_folders(compose: dict[str, Any]) -> None:
+    """Every service builds its target; every COPY source exists and is in the build's context."""
+    stages = re.findall(r"^FROM \S+ AS (\S+)$", DOCKERFILE.read_text(), re.M)
+    for service in processes(compose).values():
+        build = service["build"]
+        assert ROOT / build["dockerfile"] == DOCKERFILE
+        assert build["target"] in stages
+        assert service["image"].startswith(f"stratamq/{build['target']}:")
+    listed = {
+        line.removeprefix("!").rstrip("/")
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
+    copied = [
+        source
+        for line in DOCKERFILE.read_text().splitlines()
+        if line.startswith("COPY") and "--from=" not in line
+        for source in line.split()[1:-1]
+    ]
+    assert {"LICENSE", "README.md", "libs", "services"} <= set(copied)
     for source in copied:
         assert (ROOT / source).exists(), source
-    # The wheel holds every package (tests/repo/test_distribution.py); its sources are copied whole.
-    assert {"LICENSE", "README.md", "libs", "services"} <= {
-        source for line in text.splitlines() if line.startswith("COPY") for source in line.split()
-    }
-    assert "--no-deps --no-build-isolation /src " in text
+        assert any(source == each or source.startswith(f"{each}/") for each in listed), source

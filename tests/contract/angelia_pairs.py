@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import functools
 import itertools
+import shutil
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +23,27 @@ from strata_angelia.factory import CODEC_NAMES, TRANSPORTS, open_channel, open_s
 from strata_angelia.inproc import InprocNetwork
 from strata_angelia.options import AngeliaOptions
 from strata_angelia.ports import AngeliaError, CallContext, Channel, Server
+from strata_angelia.roles import RpcAccess
+from strata_angelia.tls import PeerFiles, PeerTls, TlsMode
+from strata_runtime.authority import issue, make_authority
+from strata_runtime.metrics import Metrics
+from strata_runtime.roles import PeerRole
 
-VARIANTS = [("inproc", "none"), *itertools.product(TRANSPORTS, CODEC_NAMES)]
-OPTIONS = AngeliaOptions(max_message_bytes=1 << 20, stream_window_bytes=64 << 10)
+VARIANTS = [
+    ("inproc", "none", "plaintext"),
+    *itertools.product(TRANSPORTS, CODEC_NAMES, ("plaintext",)),
+    # The codec does not matter to TLS.
+    *itertools.product(TRANSPORTS, ("protobuf",), ("tls", "optional")),
+]
+ECHO_RPCS = ("SayBack", "Put", "CountUp")
+ACCESS = {
+    f"/strata.test.v1.EchoService/{rpc}": RpcAccess(
+        frozenset({PeerRole.BROKER}), frozenset({PeerRole.STORAGE})
+    )
+    # Missing RPCs are asked for under names of services that do not exist.
+    for rpc in (*ECHO_RPCS, "Nothing")
+} | {"/no.Service/SayBack": RpcAccess(frozenset({PeerRole.BROKER}), frozenset({PeerRole.STORAGE}))}
+OPTIONS = AngeliaOptions(max_message_bytes=1 << 20, stream_window_bytes=64 << 10, access_of=ACCESS)
 TRACE_PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -33,7 +56,7 @@ def _service() -> ServiceDescriptor:
     message.field.add(name="body", number=1, type=field_type.TYPE_BYTES, label=1)
     message.field.add(name="number", number=2, type=field_type.TYPE_INT64, label=1)
     service = file.service.add(name="EchoService")
-    for name, streaming in (("SayBack", False), ("Put", False), ("CountUp", True)):
+    for name, streaming in zip(ECHO_RPCS, (False, False, True), strict=True):
         service.method.add(
             name=name,
             input_type=".strata.test.v1.Note",
@@ -92,6 +115,8 @@ class Handler:
                 self.sent += 1
             if request.body == b"refuse":
                 raise AngeliaError(ports.OVERLOADED, "no more")
+            if request.body == b"break":
+                raise ValueError("a mistake")
             if request.body == b"wait":
                 await self.release.wait()
         finally:
@@ -110,6 +135,9 @@ class Pair:
     channel: Channel
     open_channel: Callable[[], Channel]
     open_server: Callable[[], Server]
+    tls: PeerTls | None
+    # Metrics of the first server.
+    metrics: Metrics
 
     async def say(self, body: bytes, timeout_s: float | None = 5.0) -> Any:
         return await self.channel.call(SAY_BACK, Note(body=body), Note, timeout_s=timeout_s)
@@ -123,8 +151,8 @@ async def open_pair(request: pytest.FixtureRequest) -> AsyncIterator[OpenPair]:
     opened: list[Pair] = []
 
     async def open_one(options: AngeliaOptions) -> Pair:
-        transport, codec = request.param
-        pair = await _open(transport, codec, options)
+        transport, codec, security = request.param
+        pair = await _open(transport, codec, options, security)
         opened.append(pair)
         return pair
 
@@ -139,22 +167,46 @@ async def pair(open_pair: OpenPair) -> Pair:
     return await open_pair(OPTIONS)
 
 
-async def _open(transport: str, codec: str, options: AngeliaOptions) -> Pair:
+@functools.cache
+def certificates() -> Path:
+    """Return a folder with an authority and a certificate of each role, made once."""
+    folder = Path(tempfile.mkdtemp(prefix="strata-test-certificates-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    make_authority(folder / "ca")
+    for role in PeerRole:
+        issue(folder / "ca", folder / role, role, ["127.0.0.1", "localhost"])
+    return folder
+
+
+def tls_of(role: PeerRole, mode: TlsMode = "required") -> PeerTls:
+    """Return the loaded certificates of a role."""
+    tls = PeerTls(PeerFiles.in_folder(certificates() / role), role, mode)
+    tls.load()
+    return tls
+
+
+async def _open(transport: str, codec: str, options: AngeliaOptions, security: str) -> Pair:
     handler = Handler()
+    mode: TlsMode = "optional" if security == "optional" else "required"
+    server_tls = None if security == "plaintext" else tls_of(PeerRole.STORAGE, mode)
+    caller_tls = None if security == "plaintext" else tls_of(PeerRole.BROKER, mode)
     network = InprocNetwork()
     # Both know the same classes; the limits of the server are its own.
     caller = replace(OPTIONS, class_of=options.class_of)
 
-    def new_server(port: int = 0) -> Server:
+    def new_server(port: int = 0, metrics: Metrics | None = None) -> Server:
         server: Server
         if transport == "inproc":
-            server = network.server("echo", options=options)
+            server = network.server("echo", options=options, metrics=metrics)
         else:
-            server = open_server("127.0.0.1", port, transport, options=options)
+            server = open_server(
+                "127.0.0.1", port, transport, options=options, metrics=metrics, tls=server_tls
+            )
         server.register(SERVICE, handler)
         return server
 
-    server = new_server()
+    metrics = Metrics()
+    server = new_server(metrics=metrics)
     endpoint = await server.start()
     port = 0 if transport == "inproc" else int(endpoint.rpartition(":")[2])
 
@@ -162,8 +214,24 @@ async def _open(transport: str, codec: str, options: AngeliaOptions) -> Pair:
         if transport == "inproc":
             return network.channel(endpoint, trace_parent=lambda: TRACE_PARENT)
         return open_channel(
-            endpoint, transport, codec, options=caller, trace_parent=lambda: TRACE_PARENT
+            endpoint,
+            transport,
+            codec,
+            options=caller,
+            trace_parent=lambda: TRACE_PARENT,
+            tls=caller_tls,
         )
 
     again = partial(new_server, port)
-    return Pair(transport, codec, handler, server, endpoint, new_channel(), new_channel, again)
+    return Pair(
+        transport,
+        codec,
+        handler,
+        server,
+        endpoint,
+        new_channel(),
+        new_channel,
+        again,
+        caller_tls,
+        metrics,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -39,6 +40,10 @@ PLAINTEXT_WAYS = ("plaintext", "native")
 DIRECT_WAYS = ("direct", "native")
 
 
+class Answer(list[bytes]):
+    """Responses that can be watched."""
+
+
 class Broker:
     """A hot handler that answers what the request says, and rare handlers."""
 
@@ -46,6 +51,7 @@ class Broker:
         self.batches: list[list[HotCall]] = []
         self.gone: list[bytes] = []
         self.ended = 0
+        self.large_answers: list[weakref.ref[Answer]] = []
 
     def handle(self, calls: Sequence[HotCall]) -> None:
         self.batches.append(list(calls))
@@ -83,7 +89,9 @@ class Broker:
     async def large(self, request: bytes, info: CallInfo) -> AsyncIterator[bytes | Sequence[bytes]]:
         """A first response, then many more held together: as many bytes as the request says."""
         yield b"first"
-        yield [bytes(500_000)] * (int(request) // 500_000 + 1)
+        answer = Answer([bytes(500_000)] * (int(request) // 500_000 + 1))
+        self.large_answers.append(weakref.ref(answer))
+        yield answer
 
     async def echo(self, requests: AsyncIterator[bytes], info: CallInfo) -> AsyncIterator[bytes]:
         try:

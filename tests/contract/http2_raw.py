@@ -19,7 +19,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def hello() -> bytes:
-    """What a client says first."""
+    """Return the first bytes that a client sends."""
     return PREFACE + frame(SETTINGS, 0, 0)
 
 

@@ -1,4 +1,4 @@
-"""What must hold on every transport and codec of Angelia: tcp and http2 times three, in-process."""
+"""Rules of every transport and codec of Angelia: tcp and http2 times three, in-process."""
 
 from __future__ import annotations
 
@@ -142,6 +142,22 @@ async def test_handler_breaks(pair: Pair) -> None:
     assert (await pair.say(b"on")).body == b"on"
 
 
+async def test_a_mistake_is_counted(pair: Pair) -> None:
+    """The alert on failed requests sees mistakes of every server; refusals are none."""
+    for body in (b"break", b"refuse"):
+        with pytest.raises(AngeliaError):
+            await pair.say(body)
+        with pytest.raises(AngeliaError):
+            async for _ in pair.channel.stream(COUNT_UP, Note(body=body, number=1), Note):
+                pass
+    await until(lambda: 'strata_request_failures_total{component="angelia"} 2' in scrape(pair))
+    assert (await pair.say(b"on")).body == b"on"
+
+
+def scrape(pair: Pair) -> str:
+    return pair.metrics.render().decode()
+
+
 async def test_oversize(pair: Pair) -> None:
     """A request or response above the limit is TOO_LARGE and harms no other call."""
     if pair.transport == "inproc":
@@ -268,7 +284,9 @@ async def test_peer_death(pair: Pair) -> None:
     if pair.transport == "inproc":
         pytest.skip("server and caller die together")
     relay = await _Relay.start(pair.endpoint)
-    channel = open_channel(relay.endpoint, pair.transport, pair.codec, options=OPTIONS)
+    channel = open_channel(
+        relay.endpoint, pair.transport, pair.codec, options=OPTIONS, tls=pair.tls
+    )
     stream = channel.stream(COUNT_UP, Note(number=1, body=b"wait"), Note)
     assert (await anext(stream)).number == 0
     async with asyncio.TaskGroup() as group:

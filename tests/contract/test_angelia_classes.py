@@ -100,7 +100,7 @@ async def test_a_tcp_caller_holds_back_what_does_not_fit(open_pair: OpenPair) ->
     if pair.transport != "tcp":
         pytest.skip("gRPC has its own flow control, in-process nothing is copied")
     options = _limited(ClassLimits(100, 1))
-    channel = TcpChannel(pair.endpoint, codec=CODECS[pair.codec], options=options)
+    channel = TcpChannel(pair.endpoint, codec=CODECS[pair.codec], options=options, tls=pair.tls)
     async with asyncio.TaskGroup() as group:
         first = group.create_task(channel.call(SAY_BACK, Note(body=b"wait"), Note, timeout_s=9.0))
         await until(lambda: pair.handler.running == 1)

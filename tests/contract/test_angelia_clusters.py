@@ -76,7 +76,7 @@ async def test_a_process_of_another_cluster_is_refused(side: Side) -> None:
 
 
 async def test_a_process_that_joins_is_compared_from_then_on(side: Side) -> None:
-    """What a process learns holds for connections that it makes afterwards."""
+    """A cluster id that a process learns holds for connections that it makes afterwards."""
     cluster = ClusterId()
     await side.call_from(cluster)
     cluster.learn("c2")

@@ -1,4 +1,4 @@
-"""What must hold for a caller's choice of transport and codec."""
+"""Rules of a caller's choice of transport and codec."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strata.raft.v1 import raft_pb2
 from strata_angelia import ports
 from strata_angelia.codec import ProtobufCodec
 from strata_angelia.factory import CODEC_NAMES, TRANSPORTS, open_channel, open_server
-from strata_angelia.http2 import Http2Channel
+from strata_angelia.http2_channel import Http2Channel
 from strata_angelia.ports import AngeliaError, CallContext, Channel
 from strata_angelia.tcp_channel import TcpChannel
 

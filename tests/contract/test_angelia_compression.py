@@ -1,4 +1,4 @@
-"""What a caller compressed is refused before it is inflated (rule 34)."""
+"""A compressed call is refused before it is inflated (rule 34)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.contract.angelia_pairs import OPTIONS, SAY_BACK, SERVICE, Handler, No
 
 @pytest.mark.parametrize("kind", [grpc.Compression.Gzip, grpc.Compression.Deflate])
 async def test_a_compressed_call_over_http2_is_refused(kind: grpc.Compression) -> None:
-    """Whoever reaches the port between tiers cannot make a server inflate anything."""
+    """A caller that reaches the port between tiers cannot make a server inflate anything."""
     handler = Handler()
     server = open_server("127.0.0.1", 0, "http2", options=OPTIONS)
     server.register(SERVICE, handler)

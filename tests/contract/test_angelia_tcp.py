@@ -1,4 +1,4 @@
-"""What must hold for the tcp transport alone: its handshake refuses with a reason."""
+"""Rules of the tcp transport alone: its handshake refuses with a reason."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _hello(version: int, codec: str) -> bytes:
     ],
 )
 async def test_refusal_has_a_reason(server: tuple[str, Metrics], data: bytes, reason: str) -> None:
-    """Whatever the server cannot follow ends with a GOODBYE that says why, and is counted."""
+    """A handshake that the server cannot follow is counted and ends with a GOODBYE and a reason."""
     endpoint, metrics = server
     *_, goodbye = await _answers(endpoint, data)
     assert goodbye.kind is WireFrameKind.GOODBYE
@@ -139,7 +139,7 @@ async def test_a_stop_ends_connections_that_are_just_made(turns: int) -> None:
 
 
 async def test_a_stop_does_not_wait_for_a_caller_that_does_not_read() -> None:
-    """What such a caller has not taken when the grace is over is given up."""
+    """Bytes that such a caller has not taken when the grace is over are given up."""
     server = TcpServer("127.0.0.1", 0)
     host, _, port = (await server.start()).rpartition(":")
     with socket.create_connection((host, int(port))):

@@ -1,4 +1,4 @@
-"""What only the simulated disk does: faults."""
+"""Faults, which only the simulated disk has."""
 
 from __future__ import annotations
 

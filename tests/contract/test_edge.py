@@ -1,4 +1,4 @@
-"""What must hold on every edge: grpcio behind its front and without one, and the native one."""
+"""Rules of every edge: grpcio behind its front and without one, and the native one."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ async def test_an_answer_to_a_client_that_has_gone(way: Way) -> None:
 
 
 async def test_an_answer_in_the_turn_in_which_its_client_goes(way: Way) -> None:
-    """Of 200 clients that leave while they are answered, each got its answer or is told of."""
+    """200 clients leave while they are answered: each got its answer or the broker is told."""
     told: set[bytes] = set()
     rest = stream(way.channel, "ReceiveMessage")
     calls = {b"hold %d" % number: rest(b"hold %d" % number, timeout=60) for number in range(200)}

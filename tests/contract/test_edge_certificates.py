@@ -9,21 +9,25 @@ import signal
 import ssl
 from pathlib import Path
 
+import grpc
 import pytest
 import structlog
 from cryptography import x509
 
-from strata_edge.certificate_watch import CertificateWatch
+from strata_edge.certificate import watch_of
 from strata_edge.front_process import FrontError
 from strata_edge.grpcio_edge import GrpcioEdge
 from strata_edge.options import EdgeOptions
+from strata_runtime.authority import CA_FILE, issue, make_authority
 from strata_runtime.clock import SystemClock
 from strata_runtime.errors import ConfigError
 from strata_runtime.health import Severity
 from strata_runtime.metrics import Metrics
+from strata_runtime.roles import PeerRole
 from strata_runtime.tls import Certificate, self_signed
+from strata_runtime.tls_policy import CIPHERS, TlsPolicy
 from strata_testing import until
-from tests.contract.edge_ways import Adapter, edge_class
+from tests.contract.edge_ways import SERVICE, Adapter, Broker, edge_class, unary
 from tests.contract.edge_ways import adapter as adapter
 
 
@@ -47,16 +51,25 @@ def _put(source: Path, target: Path) -> None:
 
 async def _served(port: int) -> set[str]:
     """Names in the certificate that a new connection gets."""
+    names = (await _certificate(port)).extensions.get_extension_for_class(
+        x509.SubjectAlternativeName
+    )
+    return {str(name.value) for name in names.value}
+
+
+async def _serial(port: int) -> int:
+    """Serial number of that certificate."""
+    return (await _certificate(port)).serial_number
+
+
+async def _certificate(port: int) -> x509.Certificate:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
     der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.close()
-    names = x509.load_der_x509_certificate(der).extensions.get_extension_for_class(
-        x509.SubjectAlternativeName
-    )
-    return {str(name.value) for name in names.value}
+    return x509.load_der_x509_certificate(der)
 
 
 async def test_a_new_pair_is_taken_without_a_restart(
@@ -95,6 +108,67 @@ async def test_a_new_pair_is_taken_without_a_restart(
     async with asyncio.timeout(30):
         assert await reader.readexactly(9), "the connection from before still speaks"
     writer.close()
+    await edge.stop(0)
+    assert metrics.counter("strata_edge_front_restarts_total").value() == 0
+
+
+async def test_a_new_pair_under_load_fails_no_call(tmp_path: Path, adapter: Adapter) -> None:
+    """Clients that check the server go on over their connections, and make new ones, all along."""
+    make_authority(tmp_path / "ca")
+    for name in ("one", "two"):
+        issue(tmp_path / "ca", tmp_path / name, PeerRole.BROKER, ["localhost"])
+    used, new = (
+        Certificate(tmp_path / name / "tls.crt", tmp_path / name / "tls.key")
+        for name in ("one", "two")
+    )
+    trusted = (tmp_path / "ca" / CA_FILE).read_bytes()
+    metrics = Metrics()
+    edge = adapter(EdgeOptions(port=0, certificate=used), metrics)
+    edge.set_hot_handler(SERVICE, Broker())
+    port = await edge.start()
+    stop, answered, opened = asyncio.Event(), [0] * 4, 0
+
+    def open_channel() -> grpc.aio.Channel:
+        return grpc.aio.secure_channel(
+            f"localhost:{port}",
+            grpc.ssl_channel_credentials(trusted),
+            options=[("grpc.use_local_subchannel_pool", 1)],
+        )
+
+    async def call_on(number: int) -> None:
+        async with open_channel() as channel:
+            while not stop.is_set():
+                assert await unary(channel, "SendMessage")(b"on", timeout=20) == b"on"
+                answered[number] += 1
+
+    async def connect() -> None:
+        nonlocal opened
+        while not stop.is_set():
+            async with open_channel() as channel:
+                assert await unary(channel, "SendMessage")(b"new", timeout=20) == b"new"
+            opened += 1
+
+    serial = x509.load_pem_x509_certificate(new.certificate_file.read_bytes()).serial_number
+
+    async def is_replaced() -> bool:
+        return await _serial(port) == serial
+
+    async with asyncio.TaskGroup() as load:
+        for number in range(len(answered)):
+            load.create_task(call_on(number))
+        load.create_task(connect())
+        await until(lambda: min(answered) > 0 and opened > 0)
+        _put(new.certificate_file, used.certificate_file)
+        _put(new.key_file, used.key_file)
+        await until(is_replaced)
+        before, opened_before = list(answered), opened
+        await until(
+            lambda: (
+                opened > opened_before
+                and all(now > then for now, then in zip(answered, before, strict=True))
+            )
+        )
+        stop.set()
     await edge.stop(0)
     assert metrics.counter("strata_edge_front_restarts_total").value() == 0
 
@@ -205,7 +279,7 @@ def test_the_end_of_a_certificate_is_known(
     pairs: list[Certificate], metrics: Metrics, days: float, level: str | None, event: str | None
 ) -> None:
     """The days left are a metric; below 30 and 7 there is a line that names the file."""
-    watch = CertificateWatch(pairs[0], metrics, _Later(days))
+    watch = watch_of(pairs[0], metrics, _Later(days))
     with structlog.testing.capture_logs() as lines:
         watch.read()
     assert 3_649 - days < watch.days_left() < 3_650.1 - days
@@ -223,3 +297,43 @@ def test_the_end_of_a_certificate_is_known(
     assert line["file"] == str(pairs[0].certificate_file)
     metrics.read_gauges()
     assert b"strata_edge_certificate_days_left" in metrics.render()
+
+
+async def _negotiated(
+    port: int, *, only_1_2: bool = False, ciphers: str = "DEFAULT"
+) -> tuple[str, str]:
+    """Return the cipher and the version that a new connection gets."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    context.set_ciphers(ciphers)
+    if only_1_2:
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    cipher, version, _ = writer.get_extra_info("cipher")
+    writer.close()
+    return cipher, version
+
+
+async def test_the_policy_decides_on_versions_and_ciphers(
+    pairs: list[Certificate], metrics: Metrics, adapter: Adapter
+) -> None:
+    """A client gets a suite of the policy or no connection, and none below its lowest version."""
+    chosen = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"
+    edge = adapter(
+        EdgeOptions(port=0, certificate=pairs[0], tls_policy=TlsPolicy("1.2", (chosen,))), metrics
+    )
+    port = await edge.start()
+    assert await _negotiated(port, only_1_2=True) == (CIPHERS[chosen], "TLSv1.2")
+    with pytest.raises(OSError, match=r"(?i)handshake|reset|eof"):
+        await _negotiated(port, only_1_2=True, ciphers="ECDHE-ECDSA-AES256-GCM-SHA384")
+    await edge.stop(0)
+    edge = adapter(
+        EdgeOptions(port=0, certificate=pairs[0], tls_policy=TlsPolicy("1.3")), Metrics()
+    )
+    port = await edge.start()
+    assert (await _negotiated(port))[1] == "TLSv1.3"
+    with pytest.raises(OSError, match=r"(?i)version|reset|eof"):
+        await _negotiated(port, only_1_2=True)
+    await edge.stop(0)

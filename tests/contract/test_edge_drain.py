@@ -1,4 +1,4 @@
-"""What must hold while an edge sends its clients away."""
+"""Rules of an edge that sends its clients away."""
 
 from __future__ import annotations
 

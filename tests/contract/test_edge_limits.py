@@ -1,4 +1,4 @@
-"""What clients may use of an edge: sizes, times, answers, calls, each with a share (rule 34)."""
+"""Limits of clients on an edge: sizes, times, answers, calls, each with a share (rule 34)."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_a_call_without_a_deadline_is_seen_as_such(open_way: OpenWay, plai
 
 
 async def test_unread_answers_of_a_rare_stream_count(open_way: OpenWay, direct: str) -> None:
-    """What a server stream holds for a client that does not read is in the common limit."""
+    """Answers of a server stream to a client that does not read count in the common limit."""
     options = EdgeOptions(port=0, max_unread_bytes=MIB)
     way = await open_way(direct, options)
     slow = stream(way.channel, "Large")(b"20000000", timeout=30)
@@ -166,7 +166,7 @@ async def test_unread_answers_of_unary_calls_count(open_way: OpenWay, direct: st
 
 
 async def test_a_connection_has_its_share_of_unread_answers(open_way: OpenWay, direct: str) -> None:
-    """Who does not read is refused on that connection; others go on."""
+    """A client that does not read is refused on that connection; other connections go on."""
     way = await open_way(direct, EdgeOptions(port=0, max_unread_bytes_per_connection=MIB))
     slow = stream(way.channel, "Large")(b"20000000", timeout=30)
     assert await slow.read() == b"first"
@@ -246,7 +246,7 @@ async def test_calls_above_the_streams_of_a_connection_wait(
 
 
 async def test_uploads_that_do_not_end(open_way: OpenWay, plaintext: str) -> None:
-    """Of unfinished requests an address has so many; more are refused, ready ones served."""
+    """An address has so many unfinished requests; more are refused, ready ones served."""
     options = EdgeOptions(port=0, slow_upload_ms=50, max_slow_uploads_per_address=3)
     way = await open_way(plaintext, options)
     reader, writer = await raw.connect(way.port)
@@ -267,7 +267,7 @@ async def test_uploads_that_do_not_end(open_way: OpenWay, plaintext: str) -> Non
 
 
 async def test_large_requests_wait_for_room(open_way: OpenWay, plaintext: str) -> None:
-    """Of large requests the server has so many bytes; the others wait, small ones do not."""
+    """The server has room for some bytes of large requests; more wait, small ones do not."""
     options = EdgeOptions(port=0, max_large_request_bytes=MIB)
     way = await open_way(plaintext, options)
     reader, writer = await raw.connect(way.port)
@@ -283,6 +283,29 @@ async def test_large_requests_wait_for_room(open_way: OpenWay, plaintext: str) -
     assert await asyncio.gather(*calls) == requests
     await until(lambda: way.gauge("strata_edge_large_request_bytes") == 0)
     assert way.gauge("strata_edge_large_requests_waiting") == 0
+    del reader
+
+
+async def test_connections_take_turns_with_large_requests(
+    open_way: OpenWay, plaintext: str
+) -> None:
+    """A client that has eight of them waiting delays another client's only one by one of them."""
+    options = EdgeOptions(port=0, max_large_request_bytes=MIB)
+    way = await open_way(plaintext, options)
+    reader, writer = await raw.connect(way.port)
+    writer.write(raw.frame(raw.HEADERS, raw.END_HEADERS, 1, raw.request_headers(SEND)))
+    writer.write(raw.data_frames(1, raw.message(bytes(2 * MIB))[:1_000], end=False))
+    await until(lambda: way.gauge("strata_edge_large_request_bytes") == 2 * MIB)
+    greedy = [asyncio.ensure_future(way.send(b"g" * MIB, timeout=60)) for _ in range(8)]
+    await until(lambda: way.gauge("strata_edge_large_requests_waiting") == 8)
+    async with way.open_channel() as channel:
+        send = unary(channel, "SendMessage")
+        modest = asyncio.ensure_future(send(b"m" * MIB, timeout=60))
+        await until(lambda: way.gauge("strata_edge_large_requests_waiting") == 9)
+        writer.close()
+        await asyncio.gather(modest, *greedy)
+    order = [call.request[:1] for call in way.broker.calls]
+    assert order == [b"g", b"m", *[b"g"] * 7]
     del reader
 
 

@@ -1,4 +1,4 @@
-"""What the edge in native code does that grpcio's front has its own tests for."""
+"""Rules of the native edge; grpcio's front has tests of its own for them."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def _knock(port: int, over: threading.Event) -> None:
 
 
 async def test_a_flood_of_pings_is_not_read(open_way: OpenWay) -> None:
-    """Who pings without end is paused, others are served; who leaves in debt is let go at once."""
+    """A client that pings without end is paused, one that leaves in debt let go; others go on."""
     guard = GuardLimits(max_control_frames_per_s=10, control_credit_ms=1_000)
     way = await open_way("native", EdgeOptions(port=0, guard=guard))
     reader, writer = await raw.connect(way.port)
@@ -210,7 +210,7 @@ async def test_a_flood_of_pings_is_not_read(open_way: OpenWay) -> None:
 
 
 async def test_a_large_request_that_stands_still_is_ended(open_way: OpenWay) -> None:
-    """Who holds room that others wait for and sends nothing more loses the connection."""
+    """A client that holds awaited room and sends nothing more loses the connection."""
     guard = GuardLimits(max_request_pause_ms=300)
     options = EdgeOptions(port=0, max_large_request_bytes=MIB, guard=guard)
     way = await open_way("native", options)

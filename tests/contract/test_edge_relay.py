@@ -1,4 +1,4 @@
-"""What must hold for the front's relay, over socket pairs, and for its newcomers."""
+"""Rules of the front's relay, over socket pairs, and of its newcomers."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from strata_edge.http2_frames import GOAWAY
 from strata_edge.large_requests import LargeRequests
 from strata_edge.relay import Poller, Relay
 from strata_runtime.tls import Certificate, self_signed
+from strata_runtime.tls_policy import TlsPolicy
 from tests.contract import http2_raw as raw
 
 BUFFER_BYTES = 4_096
@@ -255,6 +256,7 @@ class FrontUnderTest:
             certificate_file=str(certificate.certificate_file),
             key_file=str(certificate.key_file),
             tls_only=False,
+            tls_policy=TlsPolicy(),
             max_connections=100,
             max_connections_per_address=100,
             relay_buffer_bytes=BUFFER_BYTES,
@@ -262,7 +264,7 @@ class FrontUnderTest:
             max_large_request_bytes=MAX_LARGE_BYTES,
             guard=GuardLimits(large_request_bytes=LARGE_BYTES),
         )
-        tls = tls_context(config.certificate_file, config.key_file)
+        tls = tls_context(config)
         self.front = Front(config, tls, lambda: self.now_s)
         self.front.begin()
 
@@ -358,7 +360,7 @@ def test_who_has_spoken_may_be_idle_for_ever(front: FrontUnderTest) -> None:
 
 
 def test_a_drain_sends_everybody_away(front: FrontUnderTest) -> None:
-    """Who is served, who has only connected, and who was still in the queue of the port."""
+    """A served client, one that only connected, and one in the queue of the port are sent away."""
     served = front.connect(b"PRI")
     (its_server, _) = front.server.accept()
     its_server.send(frame(3))
@@ -392,7 +394,7 @@ def _large_request(stream: int, sent_bytes: int) -> bytes:
 
 
 def test_a_large_request_that_stands_still_is_ended(front: FrontUnderTest) -> None:
-    """Who holds room that others wait for and sends nothing for 5 s loses the connection."""
+    """A client that holds awaited room and sends nothing for 5 s loses the connection."""
     still = front.connect(raw.hello() + _large_request(1, 1_000))
     slow = front.connect(raw.hello() + _large_request(1, 1_000))
     front.front.end_standstill()

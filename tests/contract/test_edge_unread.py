@@ -1,6 +1,8 @@
-"""What an edge holds for clients that do not read is bounded."""
+"""The memory that an edge holds for clients that do not read is bounded."""
 
 import asyncio
+import gc
+from collections.abc import Iterator
 
 import grpc
 import pytest
@@ -82,3 +84,32 @@ async def test_answers_that_come_together_are_bounded(open_way: OpenWay) -> None
     raw.leave(writer)
     await until(lambda: len(not_taken) == 10)
     assert way.gauge("strata_edge_unread_bytes") == 0
+
+
+@pytest.fixture
+def _no_collection() -> Iterator[None]:
+    """Turn the collection off, so that objects are freed by their last reference."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("_no_collection")
+async def test_what_a_client_did_not_take_is_gone_with_its_call(open_way: OpenWay) -> None:
+    """The native edge holds one copy while nobody reads; after the call nothing holds any."""
+    way = await open_way("native", EdgeOptions(port=0, max_unread_bytes=1_000_000))
+    reader, writer = await raw.connect(way.port)
+    headers = raw.request_headers(f"/{SERVICE}/Large")
+    for number in range(1, 21, 2):
+        writer.write(raw.frame(raw.HEADERS, raw.END_HEADERS, number, headers))
+        writer.write(raw.data_frames(number, raw.message(b"500000"), end=True))
+    made = way.broker.large_answers
+    await until(lambda: len(made) > 0)
+    await until(lambda: way.gauge("strata_edge_unread_bytes") > 1_000_000)
+    assert {len(each() or ()) for each in made} == {0}, "the edge holds the bytes, nobody else"
+    assert any(each() is not None for each in made)
+    raw.leave(writer)
+    await until(lambda: all(each() is None for each in made))
+    await until(lambda: way.gauge("strata_edge_unread_bytes") == 0)
+    del reader

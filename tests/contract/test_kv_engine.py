@@ -71,7 +71,7 @@ def under(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Under]:
 
 
 def test_an_item_is_read_after_written_and_not_of_another_table(under: Under) -> None:
-    """What was put shows with its key and table, and with nothing else."""
+    """A put item shows with its key and table, and with nothing else."""
     under.put((b"a", b"1"), (b"", b"no key"))
     engine = under.engine
     assert (engine.get(TABLE, b"a"), engine.get(TABLE, b"")) == (b"1", b"no key")
@@ -102,7 +102,7 @@ def test_a_scan_is_in_key_order_within_its_range_and_limit(under: Under) -> None
 
 
 def test_a_scan_shows_items_as_of_its_call(under: Under) -> None:
-    """What changes while it is driven does not show: an export is of one revision."""
+    """Changes made while a scan is driven do not show: an export is of one revision."""
     under.put((b"a", b"1"), (b"b", b"2"), (b"c", b"3"))
     scan = under.engine.scan(TABLE, b"", b"")
     first = next(scan)
@@ -155,7 +155,7 @@ keys = st.binary(max_size=3)
 def test_an_engine_is_a_sorted_dictionary(
     kind: str, changes: list[tuple[bytes, bytes | None]], begin: bytes, end: bytes
 ) -> None:
-    """Whatever is put and deleted in whatever order, reads agree with a dictionary."""
+    """Reads agree with a dictionary after any puts and deletions in any order."""
     under = Under(MemoryStore(), kind)
     model: dict[bytes, bytes] = {}
     for number, (key, row) in enumerate(changes):

@@ -1,4 +1,4 @@
-"""What every metadata store must do, in memory and in RocksDB."""
+"""Every metadata store keeps these promises, in memory and in RocksDB."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MetadataSt
 
 
 def test_a_written_row_is_read_back(store: MetadataStore) -> None:
-    """What was written last is what is read; a row never written is None."""
+    """A read gives the row that was written last; a row never written is None."""
     store.write([(b"\x01a", b"one")])
     store.write([(b"\x01a", b"two")])
 
@@ -53,7 +53,7 @@ def test_deleting_removes_and_is_harmless_when_absent(store: MetadataStore) -> N
 
 
 def test_frozen_rows_stay_as_they_were(store: MetadataStore) -> None:
-    """What is written or deleted afterwards does not show, however often they are read."""
+    """Later writes and deletions do not show, however often the frozen rows are read."""
     store.write([(b"\x01a", b"1"), (b"\x01b", b"2"), (b"\x02c", b"3")])
     frozen = store.frozen()
     store.write([(b"\x01a", b"new"), (b"\x01d", b"4")], [b"\x01b"])

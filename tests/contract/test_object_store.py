@@ -1,4 +1,4 @@
-"""What every object store must keep, whatever it is made of."""
+"""Every object store keeps these promises, whatever it is made of."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_a_put_that_must_not_replace(store: ObjectStore) -> None:
 
 
 async def test_of_many_that_must_not_replace_one_wins(store: ObjectStore) -> None:
-    """Of eight conditional puts at once exactly one is stored, and that one is what is read."""
+    """Exactly one of eight conditional puts at once is stored, and reads give that one."""
 
     async def attempt(number: int) -> int | None:
         try:

@@ -32,7 +32,7 @@ def put(store: StateStore, *rows: tuple[bytes, bytes]) -> None:
 
 
 def test_a_written_row_is_read_and_a_missing_one_is_none(store: StateStore) -> None:
-    """What a batch put is there after write, nothing else."""
+    """The rows of a batch are there after write, nothing else."""
     put(store, (b"a", b"1"), (b"empty", b""))
     assert (store.get(b"a"), store.get(b"empty"), store.get(b"b")) == (b"1", b"", None)
 
@@ -76,7 +76,7 @@ def test_a_scan_may_be_driven_by_another_thread(store: StateStore) -> None:
 def test_a_cursor_shows_rows_as_of_its_making_also_after_it_was_moved_back(
     store: StateStore,
 ) -> None:
-    """What is written later does not show; a seek may go anywhere in the range."""
+    """Later writes do not show; a seek may go anywhere in the range."""
     for key in (b"a", b"b", b"c", b"d", b"z"):
         put(store, (key, b"old"))
     cursor = store.cursor(b"b", b"e")
@@ -136,6 +136,15 @@ def test_rows_are_there_after_close_and_open(tmp_path: Path) -> None:
     second = RocksdbStore(tmp_path / "s")
     assert second.get(b"a") == b"1"
     second.close()
+
+
+def test_a_closed_store_holds_no_memory(tmp_path: Path) -> None:
+    """The last push of metrics of a process that ends may ask after the close."""
+    store = RocksdbStore(tmp_path)
+    put(store, (b"a", b"1"))
+    assert store.memory_bytes() > 0
+    store.close()
+    assert store.memory_bytes() == 0
 
 
 def test_a_closed_folder_opens_again_whoever_was_still_reading(tmp_path: Path) -> None:

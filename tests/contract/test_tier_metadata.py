@@ -185,7 +185,7 @@ def test_a_replacement_takes_the_place_of_whole_ranges(open_adapter: Open) -> No
 
 
 def test_a_drop_ends_whole_ranges(open_adapter: Open) -> None:
-    """What lies below goes, a range that is partly kept stays, and the queue begins there."""
+    """Ranges below the bound go, a range that is partly kept stays, and the queue begins there."""
     adapter = open_adapter()
     for object_id in range(3):
         first = object_id * 10

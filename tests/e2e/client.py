@@ -1,13 +1,14 @@
 """A small v2 client for fault tests: it sends, receives and acknowledges, and retries nothing.
 
-What the server answered is what the caller gets; a call without an answer raises
-`grpc.aio.AioRpcError`, and its outcome is unknown.
+The caller gets what the server answered; a call without an answer raises `grpc.aio.AioRpcError`,
+and its outcome is unknown.
 """
 
 import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
@@ -17,6 +18,7 @@ from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as service
 from apache.rocketmq.v2 import service_pb2_grpc
 from strata.admin.v1 import admin_pb2, admin_pb2_grpc
+from strata_mq.access import date_of, sign
 
 REQUEST_TIMEOUT_S = 10.0
 INVISIBLE_S = 10  # the least the protocol allows
@@ -58,16 +60,21 @@ class Client:
         endpoint: host:port.
         timeout_s: of one call.
         invisible_s: lease of what it receives.
+        keys: access key and secret key that sign each call; None: nobody signs.
 
     Attributes:
         stub: for calls that have no method here.
-        metadata: what goes with them.
         timeout_s: for them, too.
     """
 
     def __init__(
-        self, endpoint: str, timeout_s: float = REQUEST_TIMEOUT_S, invisible_s: int = INVISIBLE_S
+        self,
+        endpoint: str,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        invisible_s: int = INVISIBLE_S,
+        keys: tuple[str, str] | None = None,
     ) -> None:
+        self._keys = keys
         self._invisible_s = invisible_s
         self.timeout_s = timeout_s
         self._channel = grpc.aio.insecure_channel(
@@ -83,9 +90,18 @@ class Client:
         )
         self.stub = service_pb2_grpc.MessagingServiceStub(self._channel)
         self.admin = admin_pb2_grpc.AdminServiceStub(self._channel)
-        self.metadata = (("x-mq-client-id", f"e2e@{os.getpid()}@{id(self)}"),)
         self._ids = itertools.count()
         self._prefix = os.urandom(12).hex().upper()
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Metadata of a call that is made now."""
+        named = (("x-mq-client-id", f"e2e@{os.getpid()}@{id(self)}"),)
+        if self._keys is None:
+            return named
+        date = date_of(datetime.now(UTC))
+        signature = sign(*self._keys, date)
+        return (*named, ("x-mq-date-time", date), ("authorization", signature))
 
     def new_message_id(self) -> str:
         """Return an id of the protocol's form, 34 hexadecimal digits, used once."""
@@ -135,7 +151,9 @@ class Client:
             stored: messages that are known to be in the topic: the group's state must show them.
         """
         shown = await self.admin.GetConsumerGroup(
-            admin_pb2.GetConsumerGroupRequest(name=group), timeout=self.timeout_s
+            admin_pb2.GetConsumerGroupRequest(name=group),
+            metadata=self.metadata,
+            timeout=self.timeout_s,
         )
         queues = [queue for queue in shown.queues if queue.topic == topic]
         there = sum(queue.next_offset for queue in queues)

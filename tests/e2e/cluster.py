@@ -20,7 +20,9 @@ from tests.e2e.client import SHORT_TIMES
 from tests.e2e.leftovers import free_disk
 
 STRATA = Path(sys.executable).with_name("strata")
-UP_TIMEOUT_S = 180.0
+UP_TIMEOUT_S = 240.0
+READY_WITHIN = "200s"
+"""For one tier; machines of several processes start all of them at once."""
 COMMAND_TIMEOUT_S = 90.0
 POLL_S = 0.1
 SETTLE_LIMIT_S = 60.0
@@ -44,6 +46,11 @@ class Cluster:
         config: TOML file for every process.
         transport: how brokers call storage nodes; empty: as the environment says.
         codec: encoding of those calls.
+        workers: processes of each broker.
+        shards: processes of each storage node.
+        forwarder: a TCP forwarder stands before the brokers; without it clients connect to the
+            first broker.
+        cluster_tls: between processes: off, optional or required; empty: off.
     """
 
     def __init__(
@@ -55,23 +62,31 @@ class Cluster:
         config: Path | None = None,
         transport: str = "",
         codec: str = "protobuf",
+        *,
+        workers: int = 1,
+        shards: int = 1,
+        forwarder: bool = True,
+        cluster_tls: str = "",
     ) -> None:
         transport = transport or os.environ.get("STRATA_TEST_TRANSPORT", "tcp")
         self.data_dir = data_dir
         self.endpoint = ""
+        self._entrance = "forwarder" if forwarder else "broker-1"
         self._options = [
             *("--nameservers", str(nameservers), "--storage", str(storage)),
-            *("--brokers", str(brokers), "--virtual-address", "127.0.0.1:0"),
+            *("--brokers", str(brokers), "--workers", str(workers), "--shards", str(shards)),
+            *(("--virtual-address", "127.0.0.1:0") if forwarder else ()),
             *("--storage-transport", transport, "--storage-codec", codec),
             *(("--config", str(config)) if config else ()),
+            *(("--cluster-tls", cluster_tls) if cluster_tls else ()),
         ]
 
     def up(self) -> float:
         """Start what does not run; return the seconds it took until all served."""
         started = time.monotonic()
-        self.local("up", *self._options, timeout_s=UP_TIMEOUT_S)
+        self.local("up", *self._options, "--wait", READY_WITHIN, timeout_s=UP_TIMEOUT_S)
         took_s = time.monotonic() - started
-        self.endpoint = self.address("forwarder")
+        self.endpoint = self.address(self._entrance)
         return took_s
 
     def down(self) -> None:
@@ -138,10 +153,11 @@ class Cluster:
         """Return node id -> name of its process; a node that is no process of ours is left out."""
         names = {}
         for process in self.local("status"):
-            identity = self.data_dir / process["name"] / "identity.json"
-            if identity.is_file():
-                node_id = json.loads(identity.read_text())[f"{process['role']}_node_id"]
-                names[node_id] = process["name"]
+            folder = self.data_dir / process["name"]
+            for identity in (folder / "identity.json", *folder.glob("*-*/identity.json")):
+                if identity.is_file():
+                    node_id = json.loads(identity.read_text())[f"{process['role']}_node_id"]
+                    names[node_id] = process["name"]
         return names
 
     def by_leaderships(self) -> list[str]:

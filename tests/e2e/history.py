@@ -1,4 +1,4 @@
-"""What clients did and saw over crashes: `strata_sim.history`, under the name the tests know."""
+"""History of clients over crashes: `strata_sim.history`, under the name the tests know."""
 
 from strata_sim.history import CHECKS, History, Lease, Position, Send, check, skipped
 

@@ -1,4 +1,4 @@
-"""What `test_cluster_network` runs inside a network namespace of its own.
+"""Part of `test_cluster_network` inside a network namespace of its own.
 
 Each storage node is a host with a cable. Not collected by itself: it would change the network of
 whoever runs it.
@@ -22,6 +22,12 @@ from tests.limits import within
 
 STORAGE = 3
 LIMIT_S = 3_000.0
+CONFIG = """\
+[access_control]
+mode = "off"
+insecure = true
+"""
+"""Hosts of their own are no loopback; their network ends in this machine."""
 
 
 class NetworkedCluster(Cluster):
@@ -42,7 +48,12 @@ class NetworkedCluster(Cluster):
         ]
         members += [Member(f"broker-{n}", "broker", 8_000 + n, 0, HUB) for n in (1, 2)]
         members.append(Member("forwarder", "forwarder", 8_000, host=HUB))
-        save(data_dir, ClusterPlan(tuple(members), f"{HUB}:8000", initial_storage_nodes=len(hosts)))
+        config = data_dir / "strata.toml"
+        config.write_text(CONFIG)
+        plan = ClusterPlan(
+            tuple(members), f"{HUB}:8000", str(config), initial_storage_nodes=len(hosts)
+        )
+        save(data_dir, plan)
 
     def up(self) -> float:
         """Start everything, storage nodes on their hosts; return the seconds it took."""

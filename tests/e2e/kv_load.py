@@ -34,7 +34,7 @@ Work = Callable[[AsyncKvClient], Awaitable[None]]
 
 @dataclass
 class Promises:
-    """What writers and swappers were told.
+    """Answers that writers and swappers got.
 
     Attributes:
         attempted: key -> the last number that a put tried.
@@ -51,7 +51,7 @@ class Promises:
     pause_s: float = 0.0
 
     async def write(self, table_name: str, key: bytes, client: AsyncKvClient) -> None:
-        """Put numbers that rise, for ever."""
+        """Put numbers that rise, forever."""
         table = client.table(table_name)
         name = (table_name, key)
         while True:
@@ -66,7 +66,7 @@ class Promises:
                 self.acknowledged[name] = number
 
     async def swap(self, table_name: str, key: bytes, who: str, client: AsyncKvClient) -> None:
-        """Raise a counter by compare-and-set, for ever."""
+        """Raise a counter by compare-and-set, forever."""
         table = client.table(table_name)
         while True:
             await asyncio.sleep(self.pause_s)
@@ -239,7 +239,7 @@ class Witnesses:
         self._told: dict[str, list[Changes]] = {}
 
     def work(self, table_name: str) -> Work:
-        """Return one who watches a table for ever."""
+        """Return one who watches a table forever."""
         return lambda client: self._watch(client.table(table_name), table_name, None)
 
     async def _watch(self, table: AsyncTable, table_name: str, last_revision: int | None) -> None:
@@ -262,7 +262,7 @@ class Witnesses:
             table = client.table(table_name)
             last_revision, items = -1, {}
             while (revision := (await table.info()).revision) != last_revision:
-                # What a broker had begun when its clients went may come yet.
+                # Changes that a broker had begun when its clients went may come yet.
                 last_revision = revision
                 async with asyncio.timeout(CALL_S):
                     await self._watch(table, table_name, revision)

@@ -1,4 +1,4 @@
-"""What stays of a node after its tests: enough to see what happened, not what it preallocated."""
+"""Remains of a node after its tests: enough to see what happened, not what it preallocated."""
 
 from __future__ import annotations
 

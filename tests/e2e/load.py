@@ -1,8 +1,8 @@
 """Client load that goes on through faults: senders that repeat until answered, consumers.
 
 A sender repeats a message with its id until it is answered, as the official clients do, so every
-send ends as answered or is the last one of its sender. What happened goes into a `History`; when
-each send was answered, into `answers`, from which gaps and latencies are read.
+send ends as answered or is the last one of its sender. Events go into a `History`; when each send
+was answered, into `answers`, from which gaps and latencies are read.
 """
 
 import asyncio
@@ -58,6 +58,8 @@ class Load:
         group: consumer group that consumes meanwhile.
         pause_s: between two sends of one sender.
         timeout_s: of one try of a send.
+        keys: of the user whose clients they are; None: nobody signs.
+        invisible_s: lease of what is received. An ack that comes later is refused, as it should be.
     """
 
     endpoint: str
@@ -66,6 +68,8 @@ class Load:
     group: str
     pause_s: float = 0.1
     timeout_s: float = REQUEST_TIMEOUT_S
+    keys: tuple[str, str] | None = None
+    invisible_s: int = SHORT_INVISIBLE_S
     history: History = field(default_factory=History)
     answers: dict[str, list[Answer]] = field(default_factory=lambda: defaultdict(list))
     """sender -> its answered sends in their order"""
@@ -129,10 +133,10 @@ class Load:
         plans = [
             (self.normal, f"{self.group}-drain", QUIET_S),
             (self.fifo, self.fifo_group, QUIET_S),
-            (self.normal, self.group, SHORT_INVISIBLE_S + QUIET_S),  # its leases have to run out
+            (self.normal, self.group, self.invisible_s + QUIET_S),  # its leases have to run out
         ]
         async with (
-            Client(self.endpoint, invisible_s=SHORT_INVISIBLE_S) as client,
+            Client(self.endpoint, invisible_s=self.invisible_s, keys=self.keys) as client,
             asyncio.timeout(DRAIN_LIMIT_S),
             asyncio.TaskGroup() as tasks,
         ):
@@ -141,7 +145,7 @@ class Load:
                     tasks.create_task(self._until_quiet(topic, group, queue, client, quiet_s))
 
     async def _send(self, name: str, topic: str, message_group: str) -> None:
-        async with Client(self.endpoint, self.timeout_s) as client:
+        async with Client(self.endpoint, self.timeout_s, keys=self.keys) as client:
             while not self._stop.is_set():
                 message_id = client.new_message_id()
                 body = f"{name} {message_id}".encode()
@@ -171,7 +175,7 @@ class Load:
         return 0
 
     async def _consume(self, number: int) -> None:
-        async with Client(self.endpoint, invisible_s=SHORT_INVISIBLE_S) as client:
+        async with Client(self.endpoint, invisible_s=self.invisible_s, keys=self.keys) as client:
             queues: list[MessageQueue] = []
             while not self._stop.is_set():
                 try:
@@ -188,7 +192,7 @@ class Load:
     ) -> int:
         asked, called_s = self.history.mark(), time.monotonic()
         delivered = await client.receive(queue, group, poll_s)
-        lease = Lease(called_s, time.monotonic(), SHORT_INVISIBLE_S)
+        lease = Lease(called_s, time.monotonic(), self.invisible_s)
         for message in delivered:
             self.history.deliver(
                 group,

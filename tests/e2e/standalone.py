@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,20 @@ class Standalone:
         data_dir: the folder; it outlives the process.
         port: the port clients use; a free one is chosen, once, when none is given.
         short_times: leases and long polls may be shorter than the protocol says.
+        options: further options of its command.
     """
 
     def __init__(
-        self, data_dir: Path, port: int | None = None, *, short_times: bool = False
+        self,
+        data_dir: Path,
+        port: int | None = None,
+        *,
+        short_times: bool = False,
+        options: Sequence[str] = (),
     ) -> None:
+        self._options = tuple(options)
+        # For the commands that are run against it.
+        self.keys: dict[str, str] = {}
         self._short_times = short_times
         self.data_dir = data_dir
         self.port = port if port is not None else free_port()
@@ -59,7 +69,7 @@ class Standalone:
         place = ["--data-dir", str(self.data_dir), "--host", HOST, "--grpc-port", str(self.port)]
         with self.log_path.open("a") as log:
             process = subprocess.Popen(
-                [str(STRATA), "standalone", *place],
+                [str(STRATA), "standalone", *place, *self._options],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -119,6 +129,7 @@ class Standalone:
             text=True,
             timeout=COMMAND_TIMEOUT_S,
             check=False,
+            env=os.environ | self.keys,
         )
         if done.returncode != 0:
             raise StandaloneError(f"strata {' '.join(arguments)}: {done.stderr or done.stdout}")

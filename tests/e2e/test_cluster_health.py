@@ -24,7 +24,7 @@ PATIENCE_S = 60.0
 
 
 class Outside:
-    """What an operator sees of a cluster."""
+    """A cluster as an operator sees it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster

@@ -60,7 +60,7 @@ def test_both_engines_on_three_replicas(cluster: Cluster, tmp_path: Path) -> Non
 
 
 def check_reads(one: KvClient, other: KvClient, table: str) -> None:
-    """What one broker acknowledged, linearizable reads at another one show at once."""
+    """Linearizable reads at one broker show at once what another one acknowledged."""
     for number in range(50):
         value = b"%d" % number
         one.table(table).put(b"read", value)
@@ -68,7 +68,7 @@ def check_reads(one: KvClient, other: KvClient, table: str) -> None:
             item = other.table(table).get(b"read", consistency)
             assert item is not None
             assert (item.value, item.version) == (value, number + 1)
-    # Replicas that nobody waits for may lag, but not for ever.
+    # Replicas that nobody waits for may lag, but not forever.
     assert one.table(table).get(b"read", Consistency.STALE) is not None
 
 

@@ -103,7 +103,7 @@ _LEGAL_ADMIN_STATUSES = _LEGAL_STATUSES | {
 
 
 class Answer(NamedTuple):
-    """What a call came to: responses, or the gRPC status that ended it."""
+    """Outcome of a call: responses, or the gRPC status that ended it."""
 
     responses: list[Message]
     status: grpc.StatusCode = grpc.StatusCode.OK

@@ -44,7 +44,7 @@ def test_delivery_may_repeat_before_its_acknowledgement() -> None:
 
 
 def test_delivery_under_way_during_the_acknowledgement() -> None:
-    """What was asked for before the acknowledgement was answered may still arrive."""
+    """A delivery that was asked for before the acknowledgement was answered may still arrive."""
     history = History()
     history.attempt("t", "m", b"body")
     since = history.mark()

@@ -1,9 +1,9 @@
 """kill -9 of a node that frees its log all the time: rows come back without the log's beginning.
 
-Segments are small and most of what is sent is kept for a second. What is kept for long is moved
-from segment to segment, and the rest of the state is in checkpoints: half of the kills delete the
-folder of the rows, so that both are all that is left (rules 6 and 10). A kill spares the page
-cache: that what was acknowledged was synced is for `SimulatedDisk` to show.
+Segments are small and most of what is sent is kept for a second. Messages that are kept for long
+are moved from segment to segment, and the rest of the state is in checkpoints: half of the kills
+delete the folder of the rows, so that both are all that is left (rules 6 and 10). A kill spares
+the page cache: that what was acknowledged was synced is for `SimulatedDisk` to show.
 
 STRATA_TEST_ROUNDS sets the number of kills (10), STRATA_TEST_SEED replays the moments of a run.
 """
@@ -171,7 +171,7 @@ async def drain_queue(
 async def test_kill_and_lose_the_state_of_a_log_without_its_beginning(
     node: Standalone, chance: random.Random
 ) -> None:
-    """What is kept is delivered whole and at its offset; acks hold, no offset is given twice."""
+    """Kept messages are delivered whole at their offsets; acks hold, no offset is given twice."""
     history = History()
     for number in range(rounds()):
         await load_and_kill(node, history, chance)

@@ -108,7 +108,7 @@ def is_put(tier: Path, before: set[Path]) -> bool:
 
 
 def at_once(tier: Path, before: set[Path]) -> bool:
-    """Whatever it does."""
+    """Return True, whatever happens in the tier."""
     return True
 
 

@@ -216,7 +216,7 @@ def test_a_cluster_grows_from_what_was_restored(processes: Processes, tmp_path: 
         assert [{key: each[key] for key in SAME} for each in again] == [
             {key: each[key] for key in SAME} for each in messages
         ]
-    # What was acked before the checkpoint is not seen again.
+    # Messages that were acked before the checkpoint are not seen again.
     command = ("message", "receive", "orders", "--group", "seen", "--wait", "1s")
     assert processes.json(*command)["messages"] == []
     processes.json("message", "send", "orders", "--body", "six", "--key", "k6")

@@ -168,7 +168,7 @@ async def test_kill_while_they_are_ended(
 async def test_kill_after_the_commit(
     cluster: Cluster, transactions: Transactions, fates: list[Fate], tier: str
 ) -> None:
-    """What was committed is delivered, nothing else."""
+    """Committed messages are delivered, nothing else."""
     async with transactions.running() as client:
         for fate in fates:
             await transactions.begin(client, fate)

@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 class Fate(Enum):
-    """What becomes of a transaction."""
+    """Fate of a transaction."""
 
     COMMIT = "its producer commits it"
     ROLLBACK = "its producer rolls it back"
@@ -114,7 +114,7 @@ class Transactions:
             try:
                 await self._end(client, one, transaction_id or one.transaction_id)
             except RefusedError as refused:
-                # Of a rollback nothing is left: when its answer was lost, a repeat is refused.
+                # Nothing is left of a rollback: when its answer was lost, a repeat is refused.
                 if one.fate.commits or not repeated or not _ended(refused):
                     raise
             finally:

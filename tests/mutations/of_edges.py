@@ -12,7 +12,7 @@ OF_EDGES = (
         "                    if silence_ms >= self._options.fallback_after_ms:",
         "                    if False:",
         ("tests/unit/metadata/test_follower.py::test_fallbacks_serve_while_no_nameserver_answers",),
-        "TimeoutError",
+        "NeverHeld",
     ),
     Mutation(
         "give-a-new-epoch-before-the-old-one",
@@ -179,8 +179,8 @@ OF_EDGES = (
         "promise-to-tell-and-leave-something-behind",
         35,
         "services/storage/strata_storage/leading/pops/pop.py",
-        "            or self._look_again(call, catch)\n            or (catch",
-        "            or (catch",
+        "            or self._may_give_more(call, scan)\n            or (scan",
+        "            or (scan",
         (
             "tests/integration/storage/test_deliverables.py::"
             "test_a_pop_that_leaves_something_behind_arms_nothing",

@@ -192,6 +192,25 @@ OF_LOGS = (
         ('assert not any\\(part\\[1\\] for part in parts\\), "the last part was written"'),
     ),
     Mutation(
+        "rebuild-no-rows-of-message-ids",
+        6,
+        "services/storage/strata_storage/upkeep/rebuild.py",
+        (
+            "                append_rows.write_part("
+            "part.first, part.count, part.key.topic_id, resolution)"
+        ),
+        (
+            "                from unittest import mock\n\n"
+            "                with mock.patch.object(type(self._rows.ids), 'put_run'):\n"
+            "                    append_rows.write_part("
+            "part.first, part.count, part.key.topic_id, resolution)"
+        ),
+        (
+            "tests/integration/storage/test_recovery.py::test_rows_are_rebuilt_from_checkpoint_and_retained_frames",
+        ),
+        "assert kept_rows\\(rows_of\\(node\\)\\) == before",
+    ),
+    Mutation(
         "begin-a-checkpoint-during-an-install",
         38,
         "services/storage/strata_storage/upkeep/checkpointer.py",

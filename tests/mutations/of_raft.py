@@ -90,13 +90,13 @@ OF_RAFT = (
         "assert not effects\\.messages",
     ),
     Mutation(
-        "forget-what-was-voided",
+        "forget-what-was-truncated",
         8,
         "libs/raft/strata_raft/log.py",
         ">= max((self._last_term, self.last_index), self.floor)",
         ">= (self._last_term, self.last_index)",
         (
-            "tests/unit/raft/test_thesis_rules.py::test_rule_8_a_voided_log_votes_as_if_it_were_whole",
+            "tests/unit/raft/test_thesis_rules.py::test_rule_8_a_truncated_log_votes_as_if_it_were_whole",
         ),
         ("assert not ask_vote\\(node, VoteRequest\\(2, 1, 5, last_index=49, last_term=3\\)\\)"),
     ),
@@ -228,26 +228,26 @@ OF_RAFT = (
     Mutation(
         "take-arrival-for-support",
         13,
-        "libs/multiraft/strata_multiraft/peering/beats.py",
+        "libs/multiraft/strata_multiraft/peering/heartbeats.py",
         "        if beat.acknowledged_boot_id == own_boot_id:",
         "        if True:",
         (
-            "tests/unit/multiraft/test_beats.py::test_acknowledgements_of_nothing_sent_count_for_nothing",
+            "tests/unit/multiraft/test_heartbeats.py::test_acknowledgements_of_nothing_sent_count_for_nothing",
         ),
-        ("assert not receive\\(beats, 1, acknowledged=1, boot=OWN_BOOT \\+ 1\\)\\.regained"),
+        ("assert not receive\\(heartbeats, 1, acknowledged=1, boot=OWN_BOOT \\+ 1\\)\\.regained"),
     ),
     Mutation(
         "carry-support-into-another-life",
         13,
-        "libs/multiraft/strata_multiraft/peering/beats.py",
+        "libs/multiraft/strata_multiraft/peering/heartbeats.py",
         (
             "        self.received_number = 0\n"
             "        self.supported = False\n"
             "        self.confirmed_number = 0"
         ),
         "        self.received_number = 0",
-        ("tests/unit/multiraft/test_beats.py::test_a_new_boot_id_is_another_life",),
-        "assert not beats\\.supported",
+        ("tests/unit/multiraft/test_heartbeats.py::test_a_new_boot_id_is_another_life",),
+        "assert not heartbeats\\.supported",
     ),
     Mutation(
         "judge-silence-after-standing-still",
@@ -326,7 +326,7 @@ OF_RAFT = (
         "ReadOnly: entry \\d+ cannot be read",
     ),
     Mutation(
-        "take-a-failed-read-for-damage-in-catch-up",
+        "take-a-failed-read-for-damage-in-scan-up",
         40,
         "libs/multiraft/strata_multiraft/driver/catch_up.py",
         ("        except ReadFailed:\n            raise\n"),

@@ -1,6 +1,6 @@
 """Each mistake that is planted makes the tests that it names fail, in the way it names.
 
-The tests pass without it: they run in `make test`. What is shown here is that they can fail.
+The tests pass without it: they run in `make test`. This module shows that they can fail.
 `make mutations` runs this; `make mutations ARGS="-k NAME"` tries one.
 """
 
@@ -16,6 +16,8 @@ from tests.mutations.catalogue import MUTATIONS, ROOT
 from tests.mutations.mutation import Mutation
 
 LIMIT_S = 240
+# A wait in vain ends after `strata_testing.waiting.LIMIT_S`; a test's own limit is longer.
+TEST_LIMIT_S = 90
 TESTS_FAILED = 1
 
 
@@ -24,7 +26,16 @@ TESTS_FAILED = 1
 def test_it_is_found(mutation: Mutation) -> None:
     """The named tests fail, and say what the mistake must cause."""
     command = [sys.executable, "-m", "tests.mutations.plant", mutation.name, "-m", "pytest"]
-    options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout", "60"]
+    options = [
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "--timeout",
+        str(TEST_LIMIT_S),
+    ]
     done = subprocess.run(
         [*command, *options, *mutation.tests],
         cwd=ROOT,

@@ -33,7 +33,7 @@ def test_the_tests_are_still_there(mutation: Mutation) -> None:
 
 
 def test_every_rule_has_a_mistake_that_is_found() -> None:
-    """Of the rules in ARCHITECTURE.md none is without a test that fails when it is broken."""
+    """Every rule in ARCHITECTURE.md has a test that fails when the rule is broken."""
     rules = {mutation.rule for mutation in MUTATIONS}
     rules |= {mutation.rule for mutation in OF_CLUSTERS.values()}
     assert not set(RULES) - rules

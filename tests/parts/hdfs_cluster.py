@@ -111,7 +111,7 @@ class HdfsCluster:
         return [
             *("java", _MEMORY[kind], "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
             "--add-opens=java.base/java.lang=ALL-UNNAMED",
-            # What a killed JVM leaves goes with the folder.
+            # The files of a killed JVM go with the folder.
             *(f"-Djava.io.tmpdir={self._folder}/tmp", "-XX:-UsePerfData"),
             *("-cp", f"{self._folder}/conf:{self._jars}/*"),
         ]

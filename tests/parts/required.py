@@ -1,4 +1,4 @@
-"""What a test says when something that it needs is not installed."""
+"""The text of a test when something that it needs is not installed."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ SCHEMES: tuple[Scheme, ...] = ("memory", "posix", "s3", "gs", "hdfs")
 
 @dataclass(frozen=True)
 class Place:
-    """What opens a store.
+    """Access to a store.
 
     Attributes:
         url: its URL.

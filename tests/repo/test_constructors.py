@@ -46,3 +46,18 @@ def test_no_constructor_has_more_than_eight_parameters() -> None:
 def test_parameters_beyond_three_are_given_by_name() -> None:
     wide = [name for name, arguments in constructors() if positional(arguments) > MAX_POSITIONAL]
     assert wide == []
+
+
+def test_records_of_parts_are_made_by_name() -> None:
+    """A record that only bundles parts has many fields of many types: each is given by name."""
+    by_position = [
+        f"{path.relative_to(ROOT)}:{each.name}"
+        for folder in ("libs", "services", "testing")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for each in ast.walk(ast.parse(path.read_text()))
+        if isinstance(each, ast.ClassDef)
+        and each.name.endswith("Parts")
+        and sum(isinstance(line, ast.AnnAssign) for line in each.body) > MAX_PARAMETERS
+        and not any("kw_only=True" in ast.unparse(how) for how in each.decorator_list)
+    ]
+    assert by_position == []

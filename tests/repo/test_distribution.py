@@ -44,7 +44,7 @@ def test_the_version_is_written_once() -> None:
     chart = (ROOT / "charts/strata/Chart.yaml").read_text()
     assert re.findall(r'^(?:version|appVersion): "?([^"\n]+)"?$', chart, re.M) == [VERSION, VERSION]
     compose = (ROOT / "docker-compose.yml").read_text()
-    assert re.findall(r"image: stratamq/strata:(\S+)", compose) == [VERSION]
+    assert set(re.findall(r"image: stratamq/\w+:(\S+)", compose)) == {VERSION}
 
 
 def test_the_changelog_knows_the_version() -> None:

@@ -32,7 +32,7 @@ tiered_store_get_message_fallback_total tiered_store_read_ahead_cache_count
 tiered_store_read_ahead_cache_bytes tiered_store_read_ahead_cache_access_total
 tiered_store_read_ahead_cache_hit_total
 """
-"""What RocketMQ 5 documents, and the newer names of its brokers."""
+"""Metrics that RocketMQ 5 documents, and the newer names of its brokers."""
 
 
 _INSTRUMENT = re.compile(

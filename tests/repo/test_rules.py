@@ -14,7 +14,7 @@ HEADING = re.compile(r"^### Rule (\d+)\. ", re.MULTILINE)
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 # "rule 7", "rules 1, 5 and 6", "rules 7 to 10", "rule_8"
 CITED = re.compile(r"\brules?[ _](\d+(?:(?:, | and |, and | to )\d+)*)\b", re.IGNORECASE)
-# What operators and clients read says a rule in words.
+# Texts that operators and clients read say a rule in words.
 PUBLISHED = (
     "README.md",
     "docs/metrics.md",
@@ -82,7 +82,7 @@ def test_every_rule_says_why_and_names_tests_that_exist() -> None:
 
 
 def test_published_texts_say_it_in_words() -> None:
-    """Who reads a metric, a command's help, a description or an error has no page of rules."""
+    """Readers of a metric, a command's help, a description or an error have no page of rules."""
     found = [str(path.relative_to(ROOT)) for path in tracked(*PUBLISHED) if cited(path.read_text())]
     for path in written_code():
         if path.relative_to(ROOT).parts[0] in ("libs", "services") and cited(path.read_text()):

@@ -34,6 +34,7 @@ EACH_SEED = (
 SOME_SEED = (
     *("snapshots", "queue_moves", "slot_moves", "read_from_tier_bytes"),
     *("PowerLossOfAll", "LoseRows", "TierTrouble"),
+    *("UpdateTopic", "ClockJump", "ClockDrift", "EmptiedFolder", "BitFlip"),
 )
 ENVIRONMENT = {**os.environ, "PYTHONHASHSEED": "0"}
 

@@ -13,7 +13,7 @@ SEEDS = [int(os.environ["STRATA_SIM_SEED"])] if os.environ.get("STRATA_SIM_SEED"
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_nothing_acknowledged_is_lost(seed: int) -> None:
-    """Whatever fails, every voter ends with the rows of all acknowledged entries, in order."""
+    """Every voter ends with the rows of all acknowledged entries, in order, whatever fails."""
     print(f"SEED={seed}")
     cluster = DriverCluster(seed)
     await cluster.run(1000)

@@ -97,7 +97,7 @@ def as_dict(number: int, one: Operation) -> dict[str, Any]:
     found = one.output if answered and one.input[0] == "get" else None
     value, version = found or ("", 0)
     return {
-        # Of an operation without an answer nobody else may be the client.
+        # Nobody else may be the client of an operation without an answer.
         "client": int(one.client) if answered else 1_000 + number,
         "verb": one.input[0],
         "value": one.input[-1] if one.input[0] in ("put", "cas") else "",

@@ -123,15 +123,15 @@ def test_a_resting_leader_that_fails_alone_is_replaced() -> None:
     assert world.propose(1)
 
 
-def test_idle_raft_groups_send_nothing_but_beats() -> None:
+def test_idle_raft_groups_send_nothing_but_heartbeats() -> None:
     """1,000 raft groups at rest cost one beat per pair of nodes and interval, and no message."""
     world = LivenessWorld(1, raft_groups=1_000, weather=CALM, options=LivenessOptions())
     world.run(6_000)
     assert world.is_quiet()
-    messages, beats = world.raft_messages, world.beats
+    messages, heartbeats = world.raft_messages, world.heartbeats
     world.run(10_000)
     assert world.raft_messages == messages
-    assert world.beats - beats == pytest.approx(6 * 100, rel=0.02)
+    assert world.heartbeats - heartbeats == pytest.approx(6 * 100, rel=0.02)
 
 
 def test_a_follower_that_stood_still_wakes_nobody() -> None:
@@ -168,7 +168,7 @@ def test_a_short_standstill_costs_no_leader() -> None:
 
 
 def test_a_wrong_clock_is_not_forgotten_when_a_right_one_falls_silent() -> None:
-    """Of three nodes one has a wrong clock and one dies: the wrong one still leads nothing."""
+    """One of three nodes has a wrong clock and one dies: the wrong one still leads nothing."""
     world = LivenessWorld(1, raft_groups=3, weather=CALM)
     wrong, dead, right = world.nodes
     wrong.clock_offset_ms = 5_000
@@ -183,3 +183,21 @@ def test_a_wrong_clock_is_not_forgotten_when_a_right_one_falls_silent() -> None:
     wrong.clock_offset_ms = 0
     world.run(1_000)
     assert wrong.liveness.may_campaign()
+
+
+def test_a_machine_is_one_voice_among_the_clocks() -> None:
+    """Three storage nodes of one machine have a wrong clock: the two other machines are right."""
+    world = LivenessWorld(1, nodes=5, raft_groups=5, weather=CALM)
+    machines = {"n2": "m", "n3": "m", "n4": "m"}
+    for node in world.nodes:
+        node.liveness.machine_of = lambda node_id: machines.get(node_id, node_id)
+    for wrong in world.nodes[2:]:
+        wrong.clock_offset_ms = 5_000
+    world.run(5_000)
+
+    for right in world.nodes[:2]:
+        assert right.liveness.clock_skew_ms() == pytest.approx(0, abs=50)
+        assert right.liveness.may_campaign()
+    world.nodes[0].liveness.machine_of = lambda node_id: node_id
+    world.run(1_000)
+    assert not world.nodes[0].liveness.may_campaign(), "by nodes the wrong clocks are the majority"

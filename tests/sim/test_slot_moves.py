@@ -87,7 +87,7 @@ class Run:
         views = [host.app.view for host in self.cluster.storage if host.app is not None]
         return max(views, key=lambda view: view.revision)
 
-    # What happens
+    # Steps of the test
 
     async def until(self, holds: Callable[[], object], step_s: float = 0.0005) -> None:
         await until(holds, LIMIT_S, step_s=step_s)
@@ -112,7 +112,7 @@ class Run:
     async def watch_owners(self) -> None:
         while self._sending:
             await asyncio.sleep(0.01)
-            for violation in self.invariant.look(self.cluster.hosts):
+            for violation in self.invariant.check(self.cluster.hosts):
                 self.cluster.trace.violation(violation)
 
     async def begin(self) -> None:

@@ -22,13 +22,13 @@ class CallClass(enum.Enum):
     """Acks and what else lets go of a message: it frees what the others wait for."""
 
     REPORT = "report"
-    """Who lives. Without it a storage node takes clients for dead."""
+    """News of who lives. Without it a storage node takes clients for dead."""
 
     APPEND = "append"
-    """What stores messages or rows."""
+    """Calls that store messages or rows."""
 
     READ = "read"
-    """What returns messages, rows or snapshots, and may wait for them."""
+    """Calls that return messages, rows or snapshots, and may wait for them."""
 
     # Each call looks its class up a dozen times; Enum's own hash is a Python function.
     __hash__ = object.__hash__

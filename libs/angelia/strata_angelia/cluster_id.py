@@ -15,7 +15,7 @@ from strata_runtime.errors import StrataError
 from strata_runtime.logs import get_logger
 
 CLUSTER_HEADER = "angelia-cluster"
-"""What a caller over http2 says its cluster in."""
+"""Header in which a caller over http2 names its cluster."""
 
 _WARN_EVERY_S = 60.0
 _WARNED_MAX = 64

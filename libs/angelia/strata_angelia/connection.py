@@ -18,6 +18,8 @@ from strata_angelia.frames import (
 )
 from strata_angelia.options import MIB, AngeliaOptions
 from strata_angelia.ports import BAD_REQUEST, UNAVAILABLE, AngeliaError
+from strata_angelia.tls import role_of_peer, tls_reason
+from strata_runtime.roles import PeerRole
 
 _WRITE_BUFFER_BYTES = 2 * MIB
 
@@ -28,6 +30,9 @@ class Connection(asyncio.Protocol):
     def __init__(self, options: AngeliaOptions) -> None:
         self.options = options
         self.peer = ""
+        # In the other end's certificate, over TLS.
+        self.is_tls = False
+        self.role: PeerRole | None = None
         self.reader = FrameReader()
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
@@ -42,6 +47,11 @@ class Connection(asyncio.Protocol):
 
     def on_lost(self, reason: AngeliaError) -> None:
         """The connection has ended."""
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether it ended without a reason from either end."""
+        return self._transport is None and self._reason is None
 
     @property
     def writable(self) -> bool:
@@ -103,6 +113,10 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         address = transport.get_extra_info("peername")
         self.peer = f"{address[0]}:{address[1]}" if address else ""
+        ssl_object = transport.get_extra_info("ssl_object")
+        if ssl_object is not None:
+            self.is_tls = True
+            self.role = role_of_peer(ssl_object)
         self._writable.set()
         self._schedule_ping()
 
@@ -134,7 +148,7 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
         self._transport = None
         self._writable.set()  # whoever waits to send finds the connection ended
-        text = f"connection to {self.peer} lost" + (f": {exc}" if exc else "")
+        text = f"connection to {self.peer} lost" + (f": {tls_reason(exc)}" if exc else "")
         self.on_lost(self._reason or AngeliaError(UNAVAILABLE, text))
 
     def _found_closed(self, error: RuntimeError) -> None:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 from strata_angelia.cluster_id import ClusterId
 from strata_angelia.codec import CODECS
-from strata_angelia.http2 import Http2Channel, Http2Server
+from strata_angelia.http2 import Http2Server
+from strata_angelia.http2_channel import Http2Channel
 from strata_angelia.options import AngeliaOptions
 from strata_angelia.ports import Channel, Server
 from strata_angelia.tcp_channel import TcpChannel
 from strata_angelia.tcp_server import TcpServer
+from strata_angelia.tls import PeerTls
 from strata_runtime.metrics import Metrics
 
 TRANSPORTS = ("tcp", "http2")
@@ -25,6 +27,7 @@ def open_channel(
     options: AngeliaOptions | None = None,
     trace_parent: Callable[[], str] = str,
     cluster: ClusterId | None = None,
+    tls: PeerTls | None = None,
 ) -> Channel:
     """Return a channel of its own to `host:port`; it connects with the first call.
 
@@ -35,6 +38,7 @@ def open_channel(
         options: limits.
         trace_parent: gives the W3C `traceparent` of the running context, or "".
         cluster: of this process; None: it belongs to none.
+        tls: certificates of this process; None: plaintext.
 
     Raises:
         ValueError: an unknown transport or codec.
@@ -48,6 +52,7 @@ def open_channel(
         options=options,
         trace_parent=trace_parent,
         cluster=cluster,
+        tls=tls,
     )
 
 
@@ -59,6 +64,7 @@ def open_server(
     options: AngeliaOptions | None = None,
     metrics: Metrics | None = None,
     cluster: ClusterId | None = None,
+    tls: PeerTls | None = None,
 ) -> Server:
     """Return a server that takes every codec; not started.
 
@@ -69,12 +75,13 @@ def open_server(
         options: limits.
         metrics: calls and connections.
         cluster: of this process; None: it belongs to none.
+        tls: certificates of this process; None: plaintext.
 
     Raises:
         ValueError: an unknown transport.
     """
     kind = TcpServer if _checked(transport) == "tcp" else Http2Server
-    return kind(host, port, options=options, metrics=metrics, cluster=cluster)
+    return kind(host, port, options=options, metrics=metrics, cluster=cluster, tls=tls)
 
 
 def _checked(transport: str) -> str:

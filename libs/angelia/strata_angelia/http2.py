@@ -8,66 +8,42 @@ cluster says so with every call, in `angelia-cluster`.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from typing import NoReturn, TypeVar
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import NoReturn
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
-from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as aio_health
 from grpc_reflection.v1alpha import reflection
 
 from strata_angelia.budgets import Budgets, Usage
-from strata_angelia.classes import LANE_OF, Lane, class_of
 from strata_angelia.cluster_id import CLUSTER_HEADER, ClusterId, own
 from strata_angelia.codec import CODECS, Codec, ProtobufCodec
+from strata_angelia.http2_codes import (
+    CODE_TRAILER,
+    CODEC_HEADER,
+    STATUS_OF,
+    TRACE_HEADER,
+    encode,
+    message_limits,
+)
+from strata_angelia.http2_tls import LOOPBACK, TwoWayPort, role_of_caller, server_credentials
 from strata_angelia.methods import Method, MethodTable
 from strata_angelia.metrics import METRICS
 from strata_angelia.options import AngeliaOptions
-from strata_angelia.ports import (
-    BAD_REQUEST,
-    DEADLINE_EXCEEDED,
-    INTERNAL,
-    OVERLOADED,
-    TOO_LARGE,
-    UNAVAILABLE,
-    UNKNOWN_METHOD,
-    WRONG_CLUSTER,
-    AngeliaError,
-    CallContext,
-)
-from strata_runtime.listening import ListenError, check_free
+from strata_angelia.ports import BAD_REQUEST, INTERNAL, AngeliaError, CallContext
+from strata_angelia.refusals import WRONG_ROLE
+from strata_angelia.roles import check_caller
+from strata_angelia.tls import PeerTls
+from strata_runtime.errors import one_line
+from strata_runtime.listening import ListenError, check_free, endpoint_of
+from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import RequestTasks
 
-Response = TypeVar("Response", bound=Message)
 Context = grpc.aio.ServicerContext[bytes, bytes]
-
-_CODE_TRAILER = "angelia-code"
-_CODEC_HEADER = "angelia-codec"
-_TRACE_HEADER = "traceparent"
-_TOO_LARGE_TEXT = "larger than max"  # grpc's words; it has no status of its own for this
-
-_STATUS_OF = {
-    UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
-    DEADLINE_EXCEEDED: grpc.StatusCode.DEADLINE_EXCEEDED,
-    UNKNOWN_METHOD: grpc.StatusCode.UNIMPLEMENTED,
-    OVERLOADED: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    TOO_LARGE: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    BAD_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
-    WRONG_CLUSTER: grpc.StatusCode.FAILED_PRECONDITION,
-    INTERNAL: grpc.StatusCode.INTERNAL,
-}
-_CODE_OF = {
-    grpc.StatusCode.UNAVAILABLE: UNAVAILABLE,
-    grpc.StatusCode.CANCELLED: UNAVAILABLE,
-    grpc.StatusCode.DEADLINE_EXCEEDED: DEADLINE_EXCEEDED,
-    grpc.StatusCode.UNIMPLEMENTED: UNKNOWN_METHOD,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: OVERLOADED,
-    grpc.StatusCode.INVALID_ARGUMENT: BAD_REQUEST,
-}
 
 
 class Http2Server:
@@ -80,6 +56,7 @@ class Http2Server:
         metrics: calls.
         codecs: encodings a caller may choose.
         cluster: of this process; None: it belongs to none.
+        tls: certificates of this process; None: plaintext.
     """
 
     def __init__(
@@ -91,7 +68,11 @@ class Http2Server:
         metrics: Metrics | None = None,
         codecs: Mapping[str, Codec] = CODECS,
         cluster: ClusterId | None = None,
+        tls: PeerTls | None = None,
     ) -> None:
+        self._tls = tls
+        self._two_way: TwoWayPort | None = None
+        self._log = get_logger("angelia")
         self._host = host
         self._port = port
         self._options = options or AngeliaOptions()
@@ -104,6 +85,8 @@ class Http2Server:
         metrics = metrics or Metrics.disabled()
         metrics.declare(METRICS)
         self._ended_calls = metrics.counter("strata_angelia_calls_total")
+        self._forbidden = metrics.counter("strata_angelia_forbidden_calls_total")
+        self._mistakes = RequestTasks("angelia", metrics)
         self._usage = Usage("http2", metrics)
         # By the caller's address; one stays as long as it has calls under way.
         self._budgets: dict[str, Budgets] = {}
@@ -126,7 +109,7 @@ class Http2Server:
         streams = 2 * sum(limits.max_calls for limits in options.classes.values())
         server = grpc.aio.server(
             options=[
-                *_message_limits(options),
+                *message_limits(options),
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_concurrent_streams", streams),
             ]
@@ -136,24 +119,41 @@ class Http2Server:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = [*self._services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name]
         reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)
-        # An IPv6 address stands in brackets.
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        try:
-            port = server.add_insecure_port(f"{host}:{self._port}")
-        except RuntimeError as error:
-            check_free(self._host, self._port, "for other nodes")
-            raise ListenError(f"cannot listen on {host}:{self._port}") from error
+        endpoint = await self._listen(server)
         await server.start()
         self._server = server
         for name in ("", *self._services):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        return f"{host}:{port}"
+        return endpoint
+
+    async def _listen(self, server: grpc.aio.Server) -> str:
+        """Listen for what the server takes; return the endpoint."""
+        tls, host = self._tls, self._host
+        if tls is None or tls.mode == "required":
+            try:
+                address = endpoint_of(host, self._port)
+                if tls is None:
+                    port = server.add_insecure_port(address)
+                else:
+                    port = server.add_secure_port(address, server_credentials(tls))
+            except RuntimeError as error:
+                check_free(host, self._port, "for other nodes")
+                raise ListenError(f"cannot listen on {host}:{self._port}") from error
+            return endpoint_of(host, port)
+        self._two_way = TwoWayPort(
+            server.add_secure_port(f"{LOOPBACK}:0", server_credentials(tls)),
+            server.add_insecure_port(f"{LOOPBACK}:0"),
+            self._options.max_connections,
+        )
+        return await self._two_way.start(host, self._port)
 
     async def stop(self, grace_s: float) -> None:
         """See `ports.Server.stop`."""
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
             await self._server.stop(grace_s)
+        if self._two_way is not None:
+            await self._two_way.stop()
         self._usage.close()
 
     def _serve(self, method: Method) -> grpc.RpcMethodHandler[bytes, bytes]:
@@ -162,11 +162,13 @@ class Http2Server:
                 with self._admitted(method, data, context):
                     codec = self._codec(context)
                     request = codec.decode(data, method.request_type)
-                    response = await method.unary(request, _call_context(context))
-                    encoded = _encode(codec, response, self._options)
+                    response = await method.unary(request, self._call_context(context))
+                    encoded = encode(codec, response, self._options)
             except AngeliaError as error:
                 self._count(method, error.code)
                 await _abort(context, error)
+            except Exception as failure:  # noqa: BLE001 - it ends this call, not those beside it
+                await _abort(context, self._failed(method, failure))
             self._count(method, "ok")
             return encoded
 
@@ -175,11 +177,13 @@ class Http2Server:
                 with self._admitted(method, data, context):
                     codec = self._codec(context)
                     request = codec.decode(data, method.request_type)
-                    async for item in method.stream(request, _call_context(context)):
-                        yield _encode(codec, item, self._options)
+                    async for item in method.stream(request, self._call_context(context)):
+                        yield encode(codec, item, self._options)
             except AngeliaError as error:
                 self._count(method, error.code)
                 await _abort(context, error)
+            except Exception as failure:  # noqa: BLE001 - it ends this call, not those beside it
+                await _abort(context, self._failed(method, failure))
             self._count(method, "ok")
 
         if method.streaming:
@@ -191,9 +195,10 @@ class Http2Server:
         """Hold a call's share of its class's budget of this connection.
 
         Raises:
-            AngeliaError: OVERLOADED; WRONG_CLUSTER.
+            AngeliaError: OVERLOADED; WRONG_CLUSTER; FORBIDDEN.
         """
         self._check_cluster(context)
+        self._check_role(method, context)
         peer, call_class = context.peer(), method.call_class
         budgets = self._budgets.get(peer)
         if budgets is None:
@@ -215,133 +220,48 @@ class Http2Server:
         except AngeliaError as error:
             raise AngeliaError(error.code, self._cluster.value) from error
 
+    def _check_role(self, method: Method, context: Context) -> None:
+        """Refuse a caller whose certificate is of a role that has no business here."""
+        if self._tls is None:
+            return
+        is_tls, role = role_of_caller(context.auth_context())
+        if not is_tls:
+            return
+        try:
+            check_caller(method.path, role, self._tls.role, self._options.access_of)
+        except AngeliaError:
+            self._forbidden.add(1, {"method": method.path, "role": str(role or "none")})
+            self._log.warning(
+                "a call was refused: it is not for the caller's role",
+                peer=context.peer(),
+                role=str(role or "none"),
+                call=method.path,
+            )
+            self._tls.refusals.tell(
+                context.peer(), WRONG_ROLE, role=str(role or ""), rpc=method.path
+            )
+            raise
+
+    def _call_context(self, context: Context) -> CallContext:
+        trace_parent = _header(context, TRACE_HEADER)
+        role = role_of_caller(context.auth_context())[1] if self._tls is not None else None
+        return CallContext(context.time_remaining(), trace_parent, context.peer(), role)
+
     def _codec(self, context: Context) -> Codec:
-        name = _header(context, _CODEC_HEADER) or ProtobufCodec.name
+        name = _header(context, CODEC_HEADER) or ProtobufCodec.name
         codec = self._codecs.get(name)
         if codec is None:
             raise AngeliaError(BAD_REQUEST, f"unknown codec {name!r}")
         return codec
 
+    def _failed(self, method: Method, failure: Exception) -> AngeliaError:
+        """Log and count what a handler did not expect; return what its caller is told."""
+        self._mistakes.failed(method.path, failure)
+        self._count(method, INTERNAL)
+        return AngeliaError(INTERNAL, one_line(failure))
+
     def _count(self, method: Method, code: str) -> None:
         self._ended_calls.add(1, {"method": method.path, "code": code})
-
-
-class Http2Channel:
-    """See `ports.Channel`.
-
-    Args:
-        endpoint: `host:port`.
-        codec: encoding of all messages.
-        options: limits.
-        trace_parent: gives the W3C `traceparent` of the running context, or "".
-        cluster: of this process; None: it belongs to none.
-    """
-
-    def __init__(
-        self,
-        endpoint: str,
-        *,
-        codec: Codec | None = None,
-        options: AngeliaOptions | None = None,
-        trace_parent: Callable[[], str] = str,
-        cluster: ClusterId | None = None,
-    ) -> None:
-        self._options = options or AngeliaOptions()
-        self._codec = codec or ProtobufCodec()
-        self._trace_parent = trace_parent
-        self._cluster = own(cluster)
-        self._endpoint = endpoint
-        self._closed = False
-        pause_ms = int(self._options.reconnect_pause_s * 1_000)
-        ping_ms = int(self._options.ping_interval_s * 1_000)
-        silence_ms = int(self._options.silence_timeout_s * 1_000)
-        arguments = [
-            *_message_limits(self._options),
-            ("grpc.initial_reconnect_backoff_ms", pause_ms),
-            ("grpc.min_reconnect_backoff_ms", pause_ms),
-            ("grpc.keepalive_time_ms", ping_ms),
-            ("grpc.keepalive_timeout_ms", silence_ms),
-            # Each channel has connections of its own, like the other transports.
-            ("grpc.use_local_subchannel_pool", 1),
-        ]
-        # One connects at its first call; see `classes.Lane` for why there are several.
-        self._channels = {lane: grpc.aio.insecure_channel(endpoint, arguments) for lane in Lane}
-
-    async def call(
-        self,
-        method: str,
-        request: Message,
-        response_type: type[Response],
-        *,
-        timeout_s: float | None = None,
-    ) -> Response:
-        """See `ports.Channel.call`."""
-        data = _encode(self._codec, request, self._options)
-        rpc: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel(method).unary_unary(
-            method
-        )
-        with self._failures():
-            answer = await rpc(data, timeout=timeout_s, metadata=self._metadata())
-        return self._decode(answer, response_type)
-
-    async def stream(
-        self, method: str, request: Message, response_type: type[Response]
-    ) -> AsyncIterator[Response]:
-        """See `ports.Channel.stream`."""
-        data = _encode(self._codec, request, self._options)
-        rpc: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = self._channel(method).unary_stream(
-            method
-        )
-        with self._failures():
-            call = rpc(data, metadata=self._metadata())
-            try:
-                async for answer in call:
-                    yield self._decode(answer, response_type)
-            finally:
-                call.cancel()
-
-    async def close(self) -> None:
-        """See `ports.Channel.close`."""
-        self._closed = True
-        for channel in self._channels.values():
-            await channel.close()
-
-    def _channel(self, method: str) -> grpc.aio.Channel:
-        return self._channels[LANE_OF[class_of(method, self._options.class_of)]]
-
-    @contextlib.contextmanager
-    def _failures(self) -> Iterator[None]:
-        """Turn gRPC's ways to fail into AngeliaError."""
-        closed = AngeliaError(UNAVAILABLE, "the channel was closed")
-        try:
-            yield
-        except grpc.aio.AioRpcError as error:
-            failure = _from_status(error)
-            if failure.code == WRONG_CLUSTER:
-                self._cluster.check(failure.reason, self._endpoint)
-            raise failure from None
-        except grpc.aio.UsageError:
-            raise closed from None
-        except asyncio.CancelledError:
-            # Closing the channel cancels its calls; a caller that is cancelled stays so.
-            task = asyncio.current_task()
-            if not self._closed or (task is not None and task.cancelling()):
-                raise
-            raise closed from None
-
-    def _metadata(self) -> tuple[tuple[str, str], ...]:
-        found = [(_CODEC_HEADER, self._codec.name)]
-        if self._cluster.value:
-            found.append((CLUSTER_HEADER, self._cluster.value))
-        if trace_parent := self._trace_parent():
-            found.append((_TRACE_HEADER, trace_parent))
-        return tuple(found)
-
-    def _decode(self, data: bytes, response_type: type[Response]) -> Response:
-        try:
-            return self._codec.decode(data, response_type)
-        except AngeliaError as error:
-            raise AngeliaError(INTERNAL, f"bad response: {error.reason}") from None
 
 
 class _Router(grpc.GenericRpcHandler):
@@ -354,43 +274,11 @@ class _Router(grpc.GenericRpcHandler):
         return self._handlers.get(handler_call_details.method)
 
 
-def _message_limits(options: AngeliaOptions) -> list[tuple[str, int]]:
-    limit = options.max_message_bytes
-    return [
-        ("grpc.max_receive_message_length", limit),
-        ("grpc.max_send_message_length", limit),
-        # Not compressed: gRPC inflates a message without any limit before anybody sees it.
-        ("grpc.compression_enabled_algorithms_bitset", 1),
-    ]
-
-
-def _encode(codec: Codec, message: Message, options: AngeliaOptions) -> bytes:
-    data = codec.encode(message)
-    if len(data) > options.max_message_bytes:
-        raise AngeliaError(TOO_LARGE, f"{len(data)} bytes, limit {options.max_message_bytes}")
-    return data
-
-
-def _call_context(context: Context) -> CallContext:
-    trace_parent = _header(context, _TRACE_HEADER)
-    return CallContext(context.time_remaining(), trace_parent, context.peer())
-
-
 def _header(context: Context, name: str) -> str:
     metadata = context.invocation_metadata() or ()
     return next((str(value) for key, value in metadata if key == name), "")
 
 
 async def _abort(context: Context, error: AngeliaError) -> NoReturn:
-    status = _STATUS_OF.get(error.code, grpc.StatusCode.INTERNAL)
-    await context.abort(status, error.reason, ((_CODE_TRAILER, error.code),))
-
-
-def _from_status(error: grpc.aio.AioRpcError) -> AngeliaError:
-    details = error.details() or ""
-    for key, value in error.trailing_metadata() or ():
-        if key == _CODE_TRAILER:
-            return AngeliaError(str(value), details)
-    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE_TEXT in details:
-        return AngeliaError(TOO_LARGE, details)
-    return AngeliaError(_CODE_OF.get(error.code(), INTERNAL), details)
+    status = STATUS_OF.get(error.code, grpc.StatusCode.INTERNAL)
+    await context.abort(status, error.reason, ((CODE_TRAILER, error.code),))

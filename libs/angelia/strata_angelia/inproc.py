@@ -30,9 +30,8 @@ from strata_angelia.ports import (
     CallContext,
 )
 from strata_runtime.errors import one_line
-from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
-from strata_runtime.tasks import Tasks
+from strata_runtime.tasks import RequestTasks, Tasks
 
 Response = TypeVar("Response", bound=Message)
 
@@ -86,11 +85,11 @@ class InprocServer:
     ) -> None:
         self._servers = servers
         self._name = name
-        self._log = get_logger("angelia")
         self.options = options
         self.table = MethodTable(options.class_of)
         # Calls are bounded by class; the owner's own limit is only a last line.
         most = sum(limits.max_calls for limits in options.classes.values())
+        self._mistakes = RequestTasks("angelia", metrics)
         self.calls = Tasks(f"{_PREFIX}{name}", self._call_failed, max_tasks=most)
         self.streams = Tasks(f"{_PREFIX}{name}", self._call_failed, max_tasks=most)
         metrics.declare(METRICS)
@@ -147,7 +146,7 @@ class InprocServer:
 
     def _call_failed(self, name: str, failure: BaseException) -> None:
         if not isinstance(failure, AngeliaError):
-            self._log.error("handler failed", call=name, exc_info=failure)
+            self._mistakes.failed(name, failure)
 
 
 class InprocChannel:

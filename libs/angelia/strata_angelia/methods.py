@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -21,6 +21,20 @@ UnaryFunction = Callable[[Any, CallContext], Awaitable[Message]]
 StreamFunction = Callable[[Any, CallContext], AsyncIterator[Message]]
 
 
+_IMMEDIATE = "_answers_at_once"
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+
+def immediate(function: Handler) -> Handler:
+    """Mark a handler's unary method that awaits nothing.
+
+    A transport may carry such a call out where its request arrives: no task, no deadline.
+    """
+    setattr(function, _IMMEDIATE, True)
+    return function
+
+
 @dataclass(frozen=True, slots=True)
 class Method:
     """One RPC of a registered service.
@@ -30,6 +44,7 @@ class Method:
         streaming: whether the response is a stream.
         call_class: whose budget its calls use.
         function: the handler's method: a coroutine function, or for a stream an async generator.
+        is_immediate: it awaits nothing (`immediate`).
     """
 
     path: str
@@ -38,6 +53,21 @@ class Method:
     streaming: bool
     call_class: CallClass
     function: Callable[[Any, CallContext], Any]
+    is_immediate: bool = False
+
+    def answer(self, request: Message, context: CallContext) -> Message:
+        """Carry out an immediate call.
+
+        Raises:
+            RuntimeError: the method waits for something.
+        """
+        work = self.function(request, context)
+        try:
+            work.send(None)
+        except StopIteration as done:
+            return cast("Message", done.value)
+        work.close()
+        raise RuntimeError(f"{self.path} is marked as immediate and waits")
 
     def unary(self, request: Message, context: CallContext) -> Awaitable[Message]:
         """Begin a unary call."""
@@ -144,6 +174,7 @@ class MethodTable:
                 rpc.streaming,
                 class_of(rpc.path, self._classes),
                 rpc.function,
+                getattr(rpc.function, _IMMEDIATE, False),
             )
         self._methods.update(added)
 

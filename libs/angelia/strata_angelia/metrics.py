@@ -34,7 +34,7 @@ METRICS: tuple[MetricSpec, ...] = (
         ("transport", "class"),
     ),
     MetricSpec(
-        "strata_angelia_connections", "gauge", "1", "Connections a server holds.", ("transport",)
+        "strata_angelia_connections", "gauge", "1", "Open connections of a server.", ("transport",)
     ),
     MetricSpec(
         "strata_angelia_refused_connections_total",
@@ -42,5 +42,19 @@ METRICS: tuple[MetricSpec, ...] = (
         "1",
         "Connections closed by a server because of a limit or a protocol error.",
         ("reason",),
+    ),
+    MetricSpec(
+        "strata_angelia_forbidden_calls_total",
+        "counter",
+        "1",
+        "Calls that a server refused because of the role in the caller's certificate.",
+        ("method", "role"),
+    ),
+    MetricSpec(
+        "strata_angelia_certificate_days_left",
+        "gauge",
+        "days",
+        "Days until the process's certificate for the cluster expires; negative after it has "
+        "expired.",
     ),
 )

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from strata_angelia.classes import CLASS_OF, CallClass
+from strata_angelia.roles import ACCESS_OF, RpcAccess
 
 MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ClassLimits:
-    """What one class of calls may have under way on a connection (and at an in-process server).
+    """Limits of one class of calls under way on a connection, and at an in-process server.
 
     Attributes:
         max_calls: more answer OVERLOADED.
@@ -45,6 +46,7 @@ class AngeliaOptions:
         max_message_bytes: serialised size of one request or response.
         classes: budget of each class of calls.
         class_of: class by the RPC's path; CONTROL where it is not named.
+        access_of: who may call an RPC, by its path; with TLS, others are refused.
         stream_window_bytes: response bytes of one stream that its consumer has not taken yet;
             the server waits. One message may exceed it.
         max_connections: connections of a server; a channel has up to three.
@@ -57,6 +59,7 @@ class AngeliaOptions:
     max_message_bytes: int = 64 * MIB
     classes: Mapping[CallClass, ClassLimits] = field(default_factory=lambda: CLASS_LIMITS)
     class_of: Mapping[str, CallClass] = field(default_factory=lambda: CLASS_OF)
+    access_of: Mapping[str, RpcAccess] = field(default_factory=lambda: ACCESS_OF)
     stream_window_bytes: int = 4 * MIB
     max_connections: int = 4_096
     connect_timeout_s: float = 3.0

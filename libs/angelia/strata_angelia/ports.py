@@ -15,17 +15,21 @@ from typing import Protocol, TypeVar
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
+from strata_runtime.roles import PeerRole
+
 Response = TypeVar("Response", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """What a handler knows of its call."""
+    """The facts that a handler has about its call."""
 
     # Seconds left when the call arrived; None: no deadline.
     timeout_s: float | None
     trace_parent: str = ""
     peer: str = ""
+    # In the caller's certificate; None: it came without TLS, or its certificate names none.
+    role: PeerRole | None = None
 
 
 class AngeliaError(Exception):
@@ -44,6 +48,7 @@ OVERLOADED = "overloaded"
 TOO_LARGE = "too_large"
 BAD_REQUEST = "bad_request"
 WRONG_CLUSTER = "wrong_cluster"
+FORBIDDEN = "forbidden"
 INTERNAL = "internal"
 
 

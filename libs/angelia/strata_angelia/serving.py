@@ -20,7 +20,7 @@ from strata_angelia.ports import CallContext, Server
 
 
 class Answers(Protocol):
-    """What the responses of a service have in common."""
+    """The fields that all responses of a service share."""
 
     @property
     def refusal(self) -> type[Exception]:

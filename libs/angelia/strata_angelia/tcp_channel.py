@@ -28,7 +28,8 @@ from strata_angelia.ports import (
     UNAVAILABLE,
     AngeliaError,
 )
-from strata_angelia.tcp_client import ClientConnection
+from strata_angelia.tcp_client import ClientConnection, PendingCall
+from strata_angelia.tls import PeerTls, refused_by_server, speaks_no_tls, tls_reason
 from strata_runtime.logs import get_logger
 from strata_runtime.tasks import Tasks
 
@@ -44,6 +45,7 @@ class TcpChannel:
         options: limits.
         trace_parent: gives the W3C `traceparent` of the running context, or "".
         cluster: of this process; None: it belongs to none.
+        tls: certificates of this process; None: plaintext.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class TcpChannel:
         options: AngeliaOptions | None = None,
         trace_parent: Callable[[], str] = str,
         cluster: ClusterId | None = None,
+        tls: PeerTls | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._codec = codec or ProtobufCodec()
@@ -61,8 +64,11 @@ class TcpChannel:
         self._trace_parent = trace_parent
         cluster = own(cluster)
         self._lanes = {
-            lane: _Lane(endpoint, self._codec.name, self._options, cluster=cluster) for lane in Lane
+            lane: _Lane(endpoint, self._codec.name, self._options, cluster=cluster, tls=tls)
+            for lane in Lane
         }
+        # Method -> its class, and the connection of that class; as many as there are RPCs.
+        self._ways: dict[str, tuple[CallClass, _Lane]] = {}
 
     async def call(
         self,
@@ -73,6 +79,52 @@ class TcpChannel:
         timeout_s: float | None = None,
     ) -> Response:
         """See `ports.Channel.call`."""
+        call_class, lane = self._way(method)
+        connection = lane.open_connection()
+        if connection is not None and (timeout_s is None or timeout_s > 0):
+            payload = self._encode(connection, request)
+            if connection.has_room(call_class, len(payload)):
+                # Nothing to wait for but the answer: as for nearly every call.
+                prefix = frames.encode_request_prefix(timeout_s, self._trace_parent())
+                pending = connection.begin(method, payload, prefix, streaming=False)
+                data = await self._answer(connection, pending, method, timeout_s)
+                return self._decode(data, response_type)
+        return await self._call_in_time(method, request, response_type, timeout_s)
+
+    async def _answer(
+        self,
+        connection: ClientConnection,
+        pending: PendingCall,
+        method: str,
+        timeout_s: float | None,
+    ) -> bytes:
+        """Wait for a call's answer; leaner than `asyncio.timeout`.
+
+        Raises:
+            AngeliaError: the call failed, or its time is over.
+        """
+        timer = None
+        if timeout_s is not None:
+            late = AngeliaError(DEADLINE_EXCEEDED, f"{method} at {self._endpoint}")
+            timer = asyncio.get_running_loop().call_later(timeout_s, pending.give_up, late)
+        try:
+            data = await pending.next()
+        finally:
+            if timer is not None:
+                timer.cancel()
+            connection.finish(pending)
+        if data is None:
+            raise AngeliaError(INTERNAL, f"{method} answered with a stream")
+        return data
+
+    async def _call_in_time(
+        self,
+        method: str,
+        request: Message,
+        response_type: type[Response],
+        timeout_s: float | None,
+    ) -> Response:
+        """Carry out a call that may wait for a connection, or for room."""
         timeout = asyncio.timeout(timeout_s)
         try:
             async with timeout:
@@ -111,11 +163,18 @@ class TcpChannel:
         for lane in self._lanes.values():
             await lane.close()
 
+    def _way(self, method: str) -> tuple[CallClass, _Lane]:
+        way = self._ways.get(method)
+        if way is None:
+            call_class = class_of(method, self._options.class_of)
+            way = self._ways[method] = call_class, self._lanes[LANE_OF[call_class]]
+        return way
+
     def _class_of(self, method: str) -> CallClass:
-        return class_of(method, self._options.class_of)
+        return self._way(method)[0]
 
     def _lane(self, method: str) -> _Lane:
-        return self._lanes[LANE_OF[self._class_of(method)]]
+        return self._way(method)[1]
 
     def _prefix(self, timeout: asyncio.Timeout) -> bytes:
         deadline_s = timeout.when()
@@ -144,7 +203,13 @@ class _Lane:
     """One connection of a channel: made at its first call, and anew at the first after a loss."""
 
     def __init__(
-        self, endpoint: str, codec: str, options: AngeliaOptions, *, cluster: ClusterId
+        self,
+        endpoint: str,
+        codec: str,
+        options: AngeliaOptions,
+        *,
+        cluster: ClusterId,
+        tls: PeerTls | None,
     ) -> None:
         host, _, port = endpoint.rpartition(":")
         self._host = host.strip("[]")
@@ -153,11 +218,19 @@ class _Lane:
         self._codec = codec
         self._options = options
         self._cluster = cluster
+        self._tls = tls
         self._tasks = Tasks("angelia.channel", self._connect_failed)
         self._connecting: asyncio.Task[ClientConnection] | None = None
         self._connection: ClientConnection | None = None
         self._retry_at_s = 0.0
         self._closed = False
+
+    def open_connection(self) -> ClientConnection | None:
+        """Return the connection if it is there."""
+        connection = self._connection
+        if self._closed or connection is None or not connection.usable:
+            return None
+        return connection
 
     async def connected(self) -> ClientConnection:
         """Return the connection, made if there is none.
@@ -197,23 +270,58 @@ class _Lane:
 
     async def _connect(self) -> ClientConnection:
         loop = asyncio.get_running_loop()
-        connection = ClientConnection(
-            self._options, self._codec, self._cluster, endpoint=self._endpoint
-        )
         try:
             async with asyncio.timeout(self._options.connect_timeout_s):
-                await loop.create_connection(lambda: connection, self._host, self._port)
-                await connection.wait_welcome()
-            self._connection = connection
+                self._connection = await self._welcomed()
         except (OSError, TimeoutError, AngeliaError) as error:
             self._retry_at_s = loop.time() + self._options.reconnect_pause_s
             if isinstance(error, AngeliaError) and error.code != UNAVAILABLE:
                 raise
-            text = f"{self._endpoint} cannot be reached: {str(error) or 'timeout'}"
+            reason = "timeout" if isinstance(error, TimeoutError) else tls_reason(error)
+            text = f"{self._endpoint} cannot be reached: {reason}"
             raise AngeliaError(UNAVAILABLE, text) from None
         finally:
             self._connecting = None
-            if self._connection is not connection:
+        return self._connection
+
+    async def _welcomed(self) -> ClientConnection:
+        """Return a connection after its handshakes.
+
+        While a cluster begins to use TLS, a server that does not speak it is called in plaintext.
+        """
+        tls = self._tls
+        if tls is None:
+            return await self._open(None)
+        try:
+            return await self._open(tls)
+        except OSError as error:
+            if tls.mode == "required" or not speaks_no_tls(error):
+                raise
+        return await self._open(None)
+
+    async def _open(self, tls: PeerTls | None) -> ClientConnection:
+        connection = ClientConnection(
+            self._options, self._codec, self._cluster, endpoint=self._endpoint
+        )
+        welcomed = False
+        try:
+            transport, _ = await asyncio.get_running_loop().create_connection(
+                lambda: connection,
+                self._host,
+                self._port,
+                ssl=tls.credentials.client if tls is not None else None,
+            )
+            if tls is not None:
+                tls.met(self._endpoint, transport.get_extra_info("ssl_object"))
+            try:
+                await connection.wait_welcome()
+            except AngeliaError as error:
+                if tls is not None and connection.was_cut:
+                    raise refused_by_server(tls) from error
+                raise
+            welcomed = True
+        finally:
+            if not welcomed:
                 # Refused, too late, or the channel closes: nobody else will end it.
                 connection.abort(UNAVAILABLE, "no handshake")
         return connection

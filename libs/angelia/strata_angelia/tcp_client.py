@@ -23,6 +23,7 @@ from strata_angelia.ports import (
     WRONG_CLUSTER,
     AngeliaError,
 )
+from strata_angelia.roles import check_server
 
 _MAX_CALL_ID = 0xFFFFFFFF
 
@@ -69,6 +70,12 @@ class PendingCall:
         """Nothing more will arrive."""
         if not self.ended:
             self.ended = True
+            self.error = error
+            self.wake()
+
+    def give_up(self, error: AngeliaError) -> None:
+        """Fail the waiting caller of a call that has not ended at the server."""
+        if not self.ended and self.error is None:
             self.error = error
             self.wake()
 
@@ -123,13 +130,26 @@ class ClientConnection(Connection):
             raise self._lost
         self._budgets.check_calls(call_class)
 
+    def has_room(self, call_class: CallClass, request_bytes: int) -> bool:
+        """Whether a request can be sent at once.
+
+        Raises:
+            AngeliaError: too many calls.
+        """
+        if not self.writable or not self._budgets.fits(call_class, request_bytes):
+            return False
+        self._budgets.check_calls(call_class)
+        return True
+
     def begin(self, path: str, request: bytes, prefix: bytes, *, streaming: bool) -> PendingCall:
         """Send a request.
 
         Raises:
-            AngeliaError: UNKNOWN_METHOD.
+            AngeliaError: UNKNOWN_METHOD; FORBIDDEN: such a process does not serve this.
         """
         call_class = class_of(path, self.options.class_of)
+        if self.is_tls:
+            check_server(path, self.role, self._endpoint, self.options.access_of)
         method_id, is_stream = self._methods.get(path, (0, not streaming))
         if is_stream != streaming:
             raise AngeliaError(UNKNOWN_METHOD, path)
@@ -187,7 +207,7 @@ class ClientConnection(Connection):
             code, reason = frames.decode_error(frame.payload)
             if code == WRONG_CLUSTER and self._is_of_another(reason):
                 return
-            # What the peer could not read is this side's mistake, not a matter of a retry.
+            # A frame that the peer could not read is this side's mistake; a retry does not help.
             self.abort(code if code == BAD_REQUEST else UNAVAILABLE, reason)
         elif not self._methods and self.max_message_bytes == 0:
             self._take_welcome(frame)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from google.protobuf.descriptor import ServiceDescriptor
@@ -35,14 +35,19 @@ from strata_angelia.ports import (
     AngeliaError,
     CallContext,
 )
+from strata_angelia.refusals import WRONG_ROLE
+from strata_angelia.roles import check_caller
+from strata_angelia.tls import PeerTls
+from strata_angelia.tls_listener import TlsListener
 from strata_runtime.errors import one_line
 from strata_runtime.listening import endpoint_of, listening
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
-from strata_runtime.tasks import Tasks
+from strata_runtime.roles import PeerRole
+from strata_runtime.tasks import RequestTasks, Tasks
 
 _STOPS = "the server stops"
-# Of the event loop, from what the kernel accepted to `connection_made`.
+# Turns of the event loop between the kernel's accept and `connection_made`.
 _ACCEPT_TURNS = 3
 
 
@@ -56,6 +61,7 @@ class TcpServer:
         metrics: calls and connections.
         codecs: encodings a caller may choose.
         cluster: of this process; None: it belongs to none.
+        tls: certificates of this process; None: plaintext.
     """
 
     def __init__(
@@ -67,10 +73,13 @@ class TcpServer:
         metrics: Metrics | None = None,
         codecs: Mapping[str, Codec] = CODECS,
         cluster: ClusterId | None = None,
+        tls: PeerTls | None = None,
     ) -> None:
         self._host = host
         self._port = port
         self._server: asyncio.Server | None = None
+        self.tls = tls
+        self._listener: TlsListener | None = None
         self._log = get_logger("angelia")
         metrics = metrics or Metrics.disabled()
         metrics.declare(METRICS)
@@ -84,12 +93,14 @@ class TcpServer:
         self.all_gone = asyncio.Event()
         self.ended_calls = metrics.counter("strata_angelia_calls_total")
         self.refused = metrics.counter("strata_angelia_refused_connections_total")
+        self._forbidden = metrics.counter("strata_angelia_forbidden_calls_total")
         # Calls are bounded per connection; the owner's own limit is only a last line.
         most = self.options.max_connections * sum(
             limits.max_calls for limits in self.options.classes.values()
         )
-        self.calls = Tasks("angelia.call", self._call_failed, max_tasks=most)
-        self.streams = Tasks("angelia.stream", self._call_failed, max_tasks=most)
+        self._mistakes = RequestTasks("angelia", metrics)
+        self.calls = Tasks("angelia.call", self.call_failed, max_tasks=most)
+        self.streams = Tasks("angelia.stream", self.call_failed, max_tasks=most)
         self.usage = Usage("tcp", metrics)
         self._gauge = metrics.gauge(
             "strata_angelia_connections", lambda: [(len(self.connections), {"transport": "tcp"})]
@@ -97,7 +108,7 @@ class TcpServer:
 
     def register(self, service: ServiceDescriptor, handler: object) -> None:
         """See `ports.Server.register`; before `start`, since callers learn the table once."""
-        if self._server is not None:
+        if self._server is not None or self._listener is not None:
             raise RuntimeError("services are registered before the start")
         self.table.add(service, handler)
 
@@ -109,6 +120,14 @@ class TcpServer:
         """
         self.methods = list(self.table.methods.values())
         loop = asyncio.get_running_loop()
+        if self.tls is not None:
+            self._listener = TlsListener(
+                self.tls,
+                lambda: _ServerConnection(self),
+                max_handshakes=self.options.max_connections,
+                on_refused=lambda: self.refused.add(1, {"reason": "tls"}),
+            )
+            return await self._listener.start(self._host, self._port)
         with listening(self._host, self._port, "for other nodes"):
             self._server = await loop.create_server(
                 lambda: _ServerConnection(self), self._host, self._port
@@ -136,6 +155,8 @@ class TcpServer:
 
         It needs the server open until it is made: asyncio loses it otherwise, with its socket.
         """
+        if self._listener is not None:
+            await self._listener.stop()
         if self._server is None:
             return
         for listener in self._server.sockets:
@@ -155,8 +176,21 @@ class TcpServer:
         for connection in list(self.connections):
             connection.abort(UNAVAILABLE, _STOPS)
 
-    def _call_failed(self, name: str, failure: BaseException) -> None:
-        self._log.error("handler failed", call=name, exc_info=failure)
+    def log_forbidden(self, peer: str, role: PeerRole | None, method: Method) -> None:
+        """Tell that a caller of a wrong role was refused."""
+        self._forbidden.add(1, {"method": method.path, "role": str(role or "none")})
+        self._log.warning(
+            "a call was refused: it is not for the caller's role",
+            peer=peer,
+            role=str(role or "none"),
+            call=method.path,
+        )
+        if self.tls is not None:
+            self.tls.refusals.tell(peer, WRONG_ROLE, role=str(role or ""), rpc=method.path)
+
+    def call_failed(self, name: str, failure: BaseException) -> None:
+        """Log and count what a handler did not expect."""
+        self._mistakes.failed(name, failure)
 
 
 class _Call:
@@ -273,10 +307,13 @@ class _ServerConnection(Connection):
         except AngeliaError as error:
             self._send_error(frame.call_id, error)
             return
+        context = CallContext(timeout_s, trace_parent, self.peer, self.role)
+        if method.is_immediate:
+            self._answer(frame.call_id, method, request, context, codec)
+            return
         call = _Call(method, len(data), self._window_bytes)
         self._calls[frame.call_id] = call
         self._budgets.take(method.call_class, call.request_bytes)
-        context = CallContext(timeout_s, trace_parent, self.peer)
         if method.streaming:
             work = self._serve_stream(frame.call_id, call, request, context, codec)
             call.task = self._server.streams.spawn(method.path, work)
@@ -291,16 +328,52 @@ class _ServerConnection(Connection):
         if frame.method_id >= len(self._server.methods):
             raise AngeliaError(UNKNOWN_METHOD, f"method id {frame.method_id}")
         method = self._server.methods[frame.method_id]
+        if self.is_tls:
+            self._check_role(method)
         self._budgets.check_calls(method.call_class)
         self._budgets.check_bytes(method.call_class)
         return method
 
+    def _check_role(self, method: Method) -> None:
+        """Refuse a caller whose certificate is of a role that has no business here."""
+        tls = self._server.tls
+        assert tls is not None, "there is no TLS without certificates"
+        try:
+            check_caller(method.path, self.role, tls.role, self.options.access_of)
+        except AngeliaError as error:
+            self._count(method, error.code)
+            self._server.log_forbidden(self.peer, self.role, method)
+            raise
+
+    def _answer(
+        self, call_id: int, method: Method, request: Message, context: CallContext, codec: Codec
+    ) -> None:
+        """Carry an immediate call out; its failure ends this call only, as that of a task."""
+        try:
+            data = self._encode(codec, method.answer(request, context))
+        except AngeliaError as error:
+            self._send_error(call_id, error)
+            self._count(method, error.code)
+        except Exception as failure:  # noqa: BLE001 - it ends this call, not those beside it
+            self._server.call_failed(method.path, failure)
+            self._send_error(call_id, AngeliaError(INTERNAL, one_line(failure)))
+            self._count(method, INTERNAL)
+        else:
+            self.send(WireFrameKind.RESPONSE, data, call_id=call_id)
+            self._count(method, "ok")
+
     async def _serve_unary(
         self, call_id: int, method: Method, request: Message, context: CallContext, codec: Codec
     ) -> None:
+        timeout = asyncio.timeout(context.timeout_s)
         try:
-            async with _deadline(context, method):
-                response = await method.unary(request, context)
+            try:
+                async with timeout:
+                    response = await method.unary(request, context)
+            except TimeoutError:
+                if not timeout.expired():
+                    raise  # the handler's own
+                raise AngeliaError(DEADLINE_EXCEEDED, method.path) from None
             data = self._encode(codec, response)
         except AngeliaError as error:
             self._send_error(call_id, error)
@@ -362,16 +435,3 @@ class _ServerConnection(Connection):
     def _adjust_reading(self) -> None:
         """Read from the caller only while it takes its responses."""
         self.pause(not self.writable)
-
-
-@contextlib.asynccontextmanager
-async def _deadline(context: CallContext, method: Method) -> AsyncIterator[None]:
-    """End the block with DEADLINE_EXCEEDED when the caller's time is over."""
-    timeout = asyncio.timeout(context.timeout_s)
-    try:
-        async with timeout:
-            yield
-    except TimeoutError:
-        if not timeout.expired():
-            raise  # the handler's own
-        raise AngeliaError(DEADLINE_EXCEEDED, method.path) from None

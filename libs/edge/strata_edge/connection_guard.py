@@ -32,7 +32,7 @@ class Debt:
 
     @property
     def left_s(self) -> float:
-        """What is not paid."""
+        """Return the part of the debt that is not paid."""
         return max(0.0, self._due_s - self._monotonic_s())
 
     def add(self, cost_s: float) -> None:
@@ -59,7 +59,7 @@ class ConnectionGuard:
         self._limits = limits
         self._client = ClientFrames(limits)
         self._server = ServerFrames()
-        # Of large requests: those under way, and those that wait, with what the server would take.
+        # Large requests under way, and those that wait, with the bytes that the server would take.
         self._under_way: set[int] = set()
         self._held: dict[int, int] = {}
         self._insert: Callable[[bytes], None] = lambda _: None

@@ -40,6 +40,7 @@ from strata_edge.connection_guard import ConnectionGuard, Debt
 from strata_edge.guard_limits import GuardLimits
 from strata_edge.large_requests import LargeRequests
 from strata_edge.relay import Poller, Relay
+from strata_runtime.tls_policy import TlsPolicy
 
 _TLS_HANDSHAKE = b"\x16"
 _PR_SET_PDEATHSIG = 1
@@ -60,6 +61,7 @@ class FrontConfig:
     certificate_file: str
     key_file: str
     tls_only: bool
+    tls_policy: TlsPolicy
     max_connections: int
     max_connections_per_address: int
     relay_buffer_bytes: int
@@ -75,7 +77,12 @@ class FrontConfig:
     def from_json(cls, text: str) -> Self:
         """From the command line."""
         values = json.loads(text)
-        return cls(**values | {"guard": GuardLimits(**values["guard"])})
+        policy = values["tls_policy"]
+        records = {
+            "guard": GuardLimits(**values["guard"]),
+            "tls_policy": TlsPolicy(policy["min_version"], tuple(policy["ciphers"])),
+        }
+        return cls(**values | records)
 
 
 @dataclass(slots=True)
@@ -133,7 +140,7 @@ class Front:
         self._waiting: deque[socket.socket] = deque()
         # By the client's descriptor; at most max_connections.
         self._relays: dict[int, Relay] = {}
-        # Of every client by its descriptor, and how many each address has.
+        # The connection of every client by its descriptor, and how many each address has.
         self._address_of: dict[int, str] = {}
         self._of_address: Counter[str] = Counter()
         # Connections that are not read, with the time at which they are again.
@@ -141,7 +148,7 @@ class Front:
         self._pauses = 0
         self._debts: dict[str, Debt] = {}
         self._large = LargeRequests(config.max_large_request_bytes)
-        # What had been received of requests that others wait for, and when that was.
+        # Bytes received of requests that others wait for, and when that was.
         self._progress: dict[Relay, tuple[int, float]] = {}
         self._report = FrontReport()
         self._reported = FrontReport()
@@ -215,7 +222,7 @@ class Front:
             return
         self._certificate_seen = seen
         try:
-            self._tls = tls_context(self._config.certificate_file, self._config.key_file)
+            self._tls = tls_context(self._config)
         except OSError as error:
             self._report.certificate_error = str(error) or type(error).__name__
             return
@@ -438,19 +445,19 @@ class Front:
             self._control.send(line.encode() + b"\n")
 
 
-def tls_context(certificate_file: str, key_file: str) -> ssl.SSLContext:
-    """TLS 1.2 and later, HTTP/2, no renegotiation (a write never waits for a read)."""
+def tls_context(config: FrontConfig) -> ssl.SSLContext:
+    """TLS as the policy says, HTTP/2, no renegotiation (a write never waits for a read)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    config.tls_policy.restrict(context)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.set_alpn_protocols(["h2"])
     # The password is for keys that have one: without it OpenSSL would ask the terminal.
-    context.load_cert_chain(certificate_file, key_file, password="")
+    context.load_cert_chain(config.certificate_file, config.key_file, password="")
     return context
 
 
 def _versions(config: FrontConfig) -> tuple[tuple[int, int, int] | None, ...]:
-    """What changes when the certificate's files do; None for one that cannot be seen."""
+    """Return values that change with the certificate's files; None for a file that is not seen."""
     seen: list[tuple[int, int, int] | None] = []
     for file in (config.certificate_file, config.key_file):
         try:
@@ -487,7 +494,7 @@ def main() -> None:
     _raise_descriptor_limit()
     config = FrontConfig.from_json(sys.argv[1])
     try:
-        tls = tls_context(config.certificate_file, config.key_file)
+        tls = tls_context(config)
     except OSError as error:
         _say_why_not(config.control_descriptor, error)
         raise SystemExit(1) from None

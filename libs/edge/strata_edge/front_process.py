@@ -16,12 +16,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from strata_edge.certificate_watch import CertificateWatch, not_read
+from strata_edge.certificate import watch_of
 from strata_edge.front import FrontConfig, FrontReport
 from strata_edge.listener import open_listener
 from strata_edge.options import EdgeOptions
 from strata_edge.socket_folder import sweep
 from strata_runtime import tls
+from strata_runtime.certificate_watch import not_read
 from strata_runtime.errors import ConfigError, StrataError, one_line
 from strata_runtime.health import Health
 from strata_runtime.logs import get_logger
@@ -72,7 +73,7 @@ class FrontProcess:
         self._pauses = metrics.counter("strata_edge_connection_pauses_total")
         self._ended = metrics.counter("strata_edge_ended_connections_total")
         self._plaintext_refused = metrics.counter("strata_edge_plaintext_refused_total")
-        self._watch = CertificateWatch(self._certificate, metrics)
+        self._watch = watch_of(self._certificate, metrics)
         self._gauges = (
             metrics.gauge("strata_edge_connections", lambda: self._report.connections),
             metrics.gauge("strata_edge_connections_maximum", lambda: options.max_connections),
@@ -101,7 +102,7 @@ class FrontProcess:
         swept = sweep(self._server_socket.parent.parent, time.time())
         if swept:
             self._log.info("removed socket folders of dead servers", folders=len(swept))
-        listener = open_listener(options.host, options.port)
+        listener = open_listener(options.host, options.port, is_shared=options.is_port_shared)
         self._listener = listener
         port: int = listener.getsockname()[1]
         return port
@@ -185,6 +186,7 @@ class FrontProcess:
             certificate_file=str(self._certificate.certificate_file),
             key_file=str(self._certificate.key_file),
             tls_only=self._options.tls_only,
+            tls_policy=self._options.tls_policy,
             max_connections=self._options.max_connections,
             max_connections_per_address=self._options.max_connections_per_address,
             relay_buffer_bytes=self._options.relay_buffer_bytes,

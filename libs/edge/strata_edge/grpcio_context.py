@@ -14,7 +14,7 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
 class GrpcioCallInfo:
-    """What a rare RPC's handler sees of its call; see `ports.CallInfo`."""
+    """The call, as the handler of a rare RPC sees it; see `ports.CallInfo`."""
 
     __slots__ = ("_context", "_time")
 

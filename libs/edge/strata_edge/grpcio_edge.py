@@ -104,7 +104,8 @@ class GrpcioEdge:
             try:
                 self.port = self._server.add_insecure_port(f"{host}:{options.port}")
             except RuntimeError as error:
-                check_free(options.host, options.port, "for clients")
+                if not options.is_port_shared:
+                    check_free(options.host, options.port, "for clients")
                 raise ListenError(f"cannot listen on {host}:{options.port}") from error
             await self._server.start()
             return self.port
@@ -173,8 +174,8 @@ class GrpcioEdge:
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_ping_interval_without_data_ms", ping_interval_ms),
             ("grpc.http2.max_ping_strikes", 0),
-            # Two servers on one port would each get half of the clients.
-            ("grpc.so_reuseport", 0),
+            # Two servers on one port would each get half of the clients: only if they are to.
+            ("grpc.so_reuseport", int(options.is_port_shared)),
         ]
 
 

@@ -1,8 +1,10 @@
 """Bytes of large requests of all connections that are being received or not yet answered.
 
 A server collects a request, copies it and holds it until it is answered, so the bytes of large
-requests under way are limited. Further large requests wait at their clients, in the order in which
-they began. Small requests are not counted: they fit in a stream's first window.
+requests under way are limited. Further large requests wait at their clients. Connections take
+turns, so that a connection with many large requests does not delay the others; the requests of one
+connection go in the order in which they began. Small requests are not counted: they fit in a
+stream's first window.
 """
 
 from __future__ import annotations
@@ -31,13 +33,14 @@ class LargeRequests:
         self._limit_bytes = limit_bytes
         self.held_bytes = 0
         self._held: dict[tuple[UploadingConnection, int], int] = {}
-        self._waiting: OrderedDict[tuple[UploadingConnection, int], int] = OrderedDict()
+        # Connections in the order of their turns; each with its streams and their sizes.
+        self._waiting: OrderedDict[UploadingConnection, OrderedDict[int, int]] = OrderedDict()
         self._granting = False
 
     @property
     def waiting(self) -> int:
         """Number of requests that wait for their turn."""
-        return len(self._waiting)
+        return sum(map(len, self._waiting.values()))
 
     def ask(self, who: UploadingConnection, stream: int, size_bytes: int) -> bool:
         """Return whether a request may come at once; if not, `admit` is called in its turn.
@@ -46,20 +49,27 @@ class LargeRequests:
         """
         key = who, stream
         self.held_bytes -= self._held.pop(key, 0)
-        self._waiting.pop(key, None)
+        self._forget(who, stream)
         if not self._waiting and self._fits(size_bytes):
             self._hold(key, size_bytes)
             return True
-        self._waiting[key] = size_bytes
+        self._waiting.setdefault(who, OrderedDict())[stream] = size_bytes
         self._grant()
-        return key not in self._waiting
+        return key in self._held
 
     def end(self, who: UploadingConnection, stream: int) -> None:
         """A request was answered, or given up; nothing if it is unknown."""
         key = who, stream
-        self._waiting.pop(key, None)
+        self._forget(who, stream)
         self.held_bytes -= self._held.pop(key, 0)
         self._grant()
+
+    def _forget(self, who: UploadingConnection, stream: int) -> None:
+        streams = self._waiting.get(who)
+        if streams is not None:
+            streams.pop(stream, None)
+            if not streams:
+                del self._waiting[who]
 
     def _fits(self, size_bytes: int) -> bool:
         return not self._held or self.held_bytes + size_bytes <= self._limit_bytes
@@ -74,10 +84,12 @@ class LargeRequests:
             return
         self._granting = True
         while self._waiting:
-            key, size_bytes = next(iter(self._waiting.items()))
+            who, streams = next(iter(self._waiting.items()))
+            stream, size_bytes = next(iter(streams.items()))
             if not self._fits(size_bytes):
                 break
-            del self._waiting[key]
-            self._hold(key, size_bytes)
-            key[0].admit(key[1])
+            self._waiting.move_to_end(who)
+            self._forget(who, stream)
+            self._hold((who, stream), size_bytes)
+            who.admit(stream)
         self._granting = False

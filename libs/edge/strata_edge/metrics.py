@@ -10,7 +10,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_edge_batch_calls", "histogram", "1", "Hot calls given to the broker in one batch."
     ),
     MetricSpec("strata_edge_hot_calls", "gauge", "1", "Hot calls that wait for their answer."),
-    MetricSpec("strata_edge_rare_calls", "gauge", "1", "All other calls under way."),
+    MetricSpec("strata_edge_rare_calls", "gauge", "1", "Calls under way that are not hot."),
     MetricSpec(
         "strata_edge_refused_calls_total",
         "counter",

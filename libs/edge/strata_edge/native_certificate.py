@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from strata_edge.certificate_watch import CertificateWatch, not_read, versions
+from strata_edge.certificate import watch_of
 from strata_runtime import tls
+from strata_runtime.certificate_watch import not_read, versions
 from strata_runtime.errors import ConfigError, one_line
 from strata_runtime.health import Health
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
+from strata_runtime.tls_policy import TlsPolicy
 
 if TYPE_CHECKING:
     import strata_edge_native
@@ -26,17 +28,25 @@ class NativeCertificate:
         server: takes the pair for new connections.
         certificate: the files.
         metrics: where the days left show.
+        policy: lowest version of TLS, and ciphers.
     """
 
     def __init__(
-        self, server: strata_edge_native.Server, certificate: tls.Certificate, metrics: Metrics
+        self,
+        server: strata_edge_native.Server,
+        certificate: tls.Certificate,
+        metrics: Metrics,
+        *,
+        policy: TlsPolicy,
     ) -> None:
+        self._policy = policy
         self._server = server
         self._certificate = certificate
-        self._watch = CertificateWatch(certificate, metrics)
+        self._watch = watch_of(certificate, metrics)
         self._log = get_logger("edge.certificate")
         self._tasks = Tasks("edge.certificate", self._watching_failed)
-        self._seen = versions(certificate)
+        self._files = (certificate.certificate_file, certificate.key_file)
+        self._seen = versions(self._files)
         self._error = ""
 
     async def load(self) -> None:
@@ -68,7 +78,7 @@ class NativeCertificate:
     async def _read_again(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_INTERVAL_S)
-            seen = await asyncio.to_thread(versions, self._certificate)
+            seen = await asyncio.to_thread(versions, self._files)
             if seen == self._seen:
                 continue
             self._seen = seen
@@ -91,12 +101,20 @@ class NativeCertificate:
         tls.check(certificate)
         try:
             self._server.set_certificate(
-                certificate.certificate_file.read_bytes(), certificate.key_file.read_bytes()
+                certificate.certificate_file.read_bytes(),
+                certificate.key_file.read_bytes(),
+                **self._restrictions(),
             )
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"TLS file {certificate.certificate_file} cannot be used: {one_line(error)}"
             ) from error
+
+    def _restrictions(self) -> dict[str, Any]:
+        """Return what the policy restricts; nothing: what the extension takes by itself."""
+        if self._policy == TlsPolicy():
+            return {}
+        return {"min_version": self._policy.min_version, "ciphers": list(self._policy.ciphers)}
 
     def _watching_failed(self, name: str, failure: BaseException) -> None:
         self._log.error("watch failed", task=name, error=one_line(failure), exc_info=failure)

@@ -72,7 +72,9 @@ class NativeEdge:
         self._rare = NativeRareCalls(self._server, options.max_rare_calls, metrics)
         self._certificate: NativeCertificate | None = None
         if options.front and options.certificate is not None:
-            self._certificate = NativeCertificate(self._server, options.certificate, metrics)
+            self._certificate = NativeCertificate(
+                self._server, options.certificate, metrics, policy=options.tls_policy
+            )
         self._handler: HotHandler | None = None
         self._calls = metrics.counter("strata_edge_calls_total")
         self._batches = metrics.histogram("strata_edge_batch_calls")
@@ -110,7 +112,8 @@ class NativeEdge:
         if self._certificate is not None:
             await self._certificate.load()
         _raise_descriptor_limit()
-        listener = open_listener(self._options.host, self._options.port)
+        options = self._options
+        listener = open_listener(options.host, options.port, is_shared=options.is_port_shared)
         self.port = listener.getsockname()[1]
         self._loop = loop = asyncio.get_running_loop()
         flush = self._server.flush

@@ -139,6 +139,9 @@ class NativeRareCalls:
             self._fail(call, CallError("INTERNAL", MISTAKE))
         finally:
             self._calls.pop(call.number, None)
+            # A cancelled task keeps its stack, and the stack has this frame: without the way back
+            # it goes with its last reference, and so does what the handler held.
+            call.task = None
 
     def _fail(self, call: _Call, error: CallError) -> None:
         if not call.ended:
@@ -159,8 +162,14 @@ class NativeRareCalls:
         # The handler ends with its call, whoever ends that.
         async with contextlib.aclosing(responses) as yielded:  # type: ignore[type-var]
             async for together in yielded:
-                parts = [together] if isinstance(together, bytes) else together
                 call.taken = asyncio.get_running_loop().create_future()
-                self._server.send(call.number, parts)
+                if isinstance(together, bytes):
+                    self._server.send(call.number, [together])
+                else:
+                    self._server.send(call.number, together)
+                    if isinstance(together, list):
+                        # The server has a copy: the bytes are not here a second time meanwhile.
+                        together.clear()
+                del together
                 await call.taken
         self._server.finish(call.number)

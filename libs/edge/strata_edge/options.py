@@ -9,6 +9,7 @@ from pathlib import Path
 from strata_edge.guard_limits import KIB, MIB, GuardLimits
 from strata_edge.method_limits import MethodLimits
 from strata_runtime.tls import Certificate
+from strata_runtime.tls_policy import TlsPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +19,12 @@ class EdgeOptions:
     Attributes:
         host: address to listen on.
         port: 0 takes any free one; `Edge.start` returns the real one.
+        is_port_shared: other processes of this user listen on the port, too (SO_REUSEPORT).
         front: whether a front process serves TLS and plaintext on the port. False: the server
             itself listens, plaintext only (tests, measuring what the front costs).
         certificate: for TLS; needed with a front, which reads it again when it changes.
         tls_only: whether the front closes connections that speak plaintext.
+        tls_policy: lowest version of TLS, and ciphers.
         socket_folder: where the private unix socket's folder is made; None: the system's.
         max_connections: client connections; more are closed at once.
         max_connections_per_address: of these, by one client address.
@@ -55,9 +58,11 @@ class EdgeOptions:
 
     host: str = "127.0.0.1"
     port: int = 8081
+    is_port_shared: bool = False
     front: bool = True
     certificate: Certificate | None = None
     tls_only: bool = False
+    tls_policy: TlsPolicy = field(default_factory=TlsPolicy)
     socket_folder: Path | None = None
     max_connections: int = 20_000
     max_connections_per_address: int = 15_000

@@ -15,7 +15,7 @@ Outgoing = TypeVar("Outgoing", bound=tuple[object, ...])
 
 
 class SendLimits(NamedTuple):
-    """What one request may have at most; counts, and bytes of UTF-8."""
+    """Limits of one request: counts, and bytes of UTF-8."""
 
     max_messages: int
     max_body_bytes: int

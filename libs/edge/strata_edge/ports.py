@@ -88,12 +88,12 @@ class HotCall(Protocol):
             on_not_taken: called once, on the event loop and never from within `complete`, when
                 the client does not get this answer: the call was done already, or the client
                 reset it, its connection ended or the edge stopped before the transport had taken
-                the last response. Whoever gave something away with the answer (leases) takes all
-                of it back there: a client whose stream breaks throws away what came before.
+                the last response. A handler that gave leases with the
+                answer takes all of them back: a client whose stream breaks discards what it got.
                 Not called otherwise. An adapter knows what its transport took, not what the
                 client reads: bytes that are on their way when a connection breaks count as taken.
                 One that sees the reset of a stream which it ended a moment ago reports that, too.
-                Of a unary answer an adapter may know no more than whether the call was done.
+                An adapter may know of a unary answer only whether the call was done.
         """
 
     def fail(self, status: str, reason: str) -> None:
@@ -134,6 +134,7 @@ class CallInfo(Protocol):
 UnaryHandler = Callable[[bytes, CallInfo], Awaitable[bytes]]
 StreamHandler = Callable[[AsyncIterator[bytes], CallInfo], AsyncIterator[bytes]]
 ServerStreamHandler = Callable[[bytes, CallInfo], AsyncIterator[bytes | Sequence[bytes]]]
+"""Yields responses, one or several at once; a list of several belongs to the edge from then on."""
 
 
 class Edge(Protocol):

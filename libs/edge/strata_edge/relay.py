@@ -132,7 +132,7 @@ class Relay:
         self._paused = False
         self.guard = guard
         self.received_bytes = 0
-        # What the guard has seen of the server's bytes has been passed on, too.
+        # The server's bytes that the guard has seen have been passed on, too.
         self._between = True
         # Frames for the client that wait for a place between two of the server's.
         self._due = b""
@@ -303,8 +303,8 @@ class Relay:
         if not end.events:
             self._poller.add(end.descriptor, events, partial(self._on_events, end))
         elif not events:
-            # Not even a hang-up is of interest: registered for nothing it would be reported for
-            # ever.
+            # Not even a hang-up is of interest: registered for nothing it would be reported
+            # forever.
             self._poller.remove(end.descriptor)
         else:
             self._poller.change(end.descriptor, events)

@@ -26,7 +26,7 @@ _MIN_AGE_S = 5.0
 def sweep(parent: Path, wall_s: float, *, min_age_s: float = _MIN_AGE_S) -> list[Path]:
     """Remove the folders in `parent` whose server is dead; return them.
 
-    What belongs to another user, is younger than `min_age_s` or cannot be removed stays.
+    A folder stays if it belongs to another user, is younger than `min_age_s` or cannot be removed.
 
     Args:
         parent: where edges make their folders; not shared with another machine.

@@ -199,7 +199,7 @@ class Table:
             value: what it becomes.
             version: which one must be there; 0: none may be.
             expected: which value must be there; one of the two is given.
-            ttl_s: how long the item stays; 0: for ever.
+            ttl_s: how long the item stays; 0: forever.
         """
         request = model.swap_request(
             self._name, key, value, version=version, expected=expected, ttl_s=ttl_s
@@ -263,7 +263,7 @@ class Table:
                 return
 
     def watch(self, prefix: bytes = b"", *, from_revision: int = 0) -> Iterator[Changes]:
-        """Iterate changes from a revision on (0: from now on), for ever.
+        """Iterate changes from a revision on (0: from now on), forever.
 
         The first one is empty: it says where the watch begins. It outlives brokers and leaders.
 

@@ -25,7 +25,7 @@ _HAD_EXPIRY = 1
 
 
 class RequestEffects(NamedTuple):
-    """What one request did to its table.
+    """Effects of one request on its table.
 
     Attributes:
         table_id: of the table.

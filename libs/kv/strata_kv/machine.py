@@ -84,7 +84,7 @@ class TableMachine:
         # None: known to have no row.
         self._tables: OrderedDict[int, TableRow | None] = OrderedDict()
         self._touched: set[int] = set()
-        # Of the last entry that was staged.
+        # Raft index of the last staged entry.
         self._staged_index = 0
         self._has_memory_tables = self.settled_index() is not None
         self.listener: Callable[[set[int]], None] = lambda _: None

@@ -18,7 +18,7 @@ class Consistency(IntEnum):
     FOLLOWER = kv_pb2.CONSISTENCY_FOLLOWER
     """The same, read at another replica."""
     STALE = kv_pb2.CONSISTENCY_STALE
-    """What some replica has; it may be old."""
+    """The rows of any replica; they may be old."""
 
 
 class Engine(IntEnum):
@@ -130,7 +130,7 @@ class Operation:
         key: of the item.
         value: what to put; None: nothing.
         delete: whether the item goes.
-        ttl_s: how long the item stays; 0: for ever.
+        ttl_s: how long the item stays; 0: forever.
         version: which one must be there before; 0: none may be; None: any.
         expected: which value must be there before; None: any.
     """

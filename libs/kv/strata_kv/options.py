@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """What one table, and one request, may have.
+    """Limits of one table and of one request.
 
     Attributes:
         max_key_bytes: of a key.
         max_value_bytes: of a value.
         max_operations: of one request.
-        history_max_changes: changes kept for who watches; between half of it and all of it.
+        history_max_changes: changes kept for watchers; between half of this number and all of it.
         history_max_bytes: keys and values of these changes, likewise.
         memory_table_max_bytes: keys and values of a table whose items are in memory.
         memory_unsettled_max_bytes: changes of items in memory after which they are written to the

@@ -26,7 +26,7 @@ _REPLY = struct.Struct(">QQ")
 
 
 class TableRow(NamedTuple):
-    """What a table is, as of one revision.
+    """A table's counters and limits as of one revision.
 
     Its history is two runs of revisions: (compacted, mark] and (mark, revision]. When the younger
     one is full the older one goes: a bound that needs no reading.
@@ -105,7 +105,7 @@ def encode_item(
 
 
 class ItemChange(NamedTuple):
-    """What a write did to one item: the resolved outcome (rule 1).
+    """Outcome of a write for one item, as the leader resolved it (rule 1).
 
     Attributes:
         kind: what happened.
@@ -125,7 +125,7 @@ class ItemChange(NamedTuple):
 
 
 def encode_change(change: ItemChange) -> bytes:
-    """Return the row of a change, for who watches."""
+    """Return the row of a change, for watchers."""
     head = _CHANGE.pack(
         change.kind,
         0,
@@ -146,7 +146,7 @@ def decode_change(data: bytes) -> ItemChange:
 
 
 class ReplyRow(NamedTuple):
-    """What the last batch of a broker was answered, for its repeats.
+    """Answer to the last batch of a broker, for its repeats.
 
     Attributes:
         sequence: number of the batch.

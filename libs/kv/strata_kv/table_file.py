@@ -32,7 +32,7 @@ class TableFileError(Exception):
 
 
 class TableSummary(NamedTuple):
-    """What a file holds.
+    """Contents of a file.
 
     Attributes:
         items: how many.
@@ -84,7 +84,7 @@ def read_table(file: BinaryIO) -> Iterator[Sequence[Item] | TableSummary]:
     """Iterate the items of a file, some at a time; the last one is what the file holds.
 
     Raises:
-        TableFileError: damage. What came before it is as it was written.
+        TableFileError: damage. All before it is as it was written.
     """
     size_bytes = _HEAD.size
     head = file.read(_HEAD.size)

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Sequence
 from strata.meta.v1 import command_pb2, meta_pb2
 from strata_angelia.cluster_id import ClusterId
 from strata_metadata.follower import MetadataSink
-from strata_metadata.identity import knows_node
+from strata_metadata.identity import KnownNode, look_up_node
 from strata_metadata.install import SnapshotInstall
 from strata_metadata.options import WatchOptions
 from strata_metadata.rows import SNAPSHOT_ORDER, change_of, key_of, value_of
@@ -50,7 +50,7 @@ class MetadataCache:
         value = store.get(APPLIED_KEY)
         applied = command_pb2.AppliedState.FromString(value or b"")
         self._revision = applied.counters.revision
-        # Whose rows these are, as their source said.
+        # The cluster of these rows, as their source said.
         self._cluster_id = applied.cluster_id
         self._synced_revision = self._revision
         self._stamp = applied.counters.stamp
@@ -89,9 +89,9 @@ class MetadataCache:
         for sink in self._sinks:
             sink.apply(response)
 
-    def knows_node(self, node_id: str) -> bool:
-        """Whether the rows know a node (see `identity.knows_node`)."""
-        return knows_node(self._store, node_id)
+    def look_up_node(self, node_id: str) -> KnownNode:
+        """Return what the rows know of a node (see `identity.look_up_node`)."""
+        return look_up_node(self._store, node_id)
 
     def sync(self) -> None:
         """Make what was taken in survive a power failure, if anything was. Blocks on the disk."""

@@ -22,6 +22,7 @@ from strata_angelia.ports import (
     AngeliaError,
 )
 from strata_metadata.channels import ChannelFactory, Channels
+from strata_metadata.enum_names import name_of
 from strata_metadata.errors import MetaRefused
 from strata_metadata.metrics import METRICS
 from strata_metadata.options import MetadataClientOptions
@@ -154,7 +155,7 @@ class MetadataClient:
                 raise
             raise _Elsewhere(str(error)) from error
         status: meta_pb2.MetaStatus = response.status  # type: ignore[attr-defined]
-        name = meta_pb2.MetaOutcome.Name(status.outcome).removeprefix("META_OUTCOME_").lower()
+        name = name_of(meta_pb2.MetaOutcome, status.outcome).removeprefix("META_OUTCOME_").lower()
         self._tries_total.add(1, {"result": name})
         if status.outcome == meta_pb2.META_OUTCOME_OK:
             return response

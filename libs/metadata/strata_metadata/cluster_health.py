@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from strata.meta.v1 import meta_pb2
+from strata_metadata.enum_names import name_of
 from strata_runtime.clock import Clock
 from strata_runtime.health import Problem, Severity
 
@@ -32,7 +33,7 @@ DISK_MARKS = ("NORMAL", "REFUSE_APPENDS", "REFUSE_ALL_BUT_ACKS", "STOP")
 """Names of the disk marks 0 to 3 (rule 11)."""
 
 STATUSES = ("healthy", "degraded", "down")
-"""Of a cluster, by the severity of its worst problem."""
+"""Status of a cluster, by the severity of its worst problem."""
 
 _NAMES_IN_REASON = 5
 
@@ -117,7 +118,7 @@ class ClusterPicture:
         nodes: by node id.
         problems: the worst first.
         metadata_age_s: see `Facts`.
-        is_stale: the metadata are old: nodes and raft groups may have changed since.
+        is_stale: the metadata is old: nodes and raft groups may have changed since.
     """
 
     groups: Mapping[int, GroupCondition] = field(default_factory=dict)
@@ -147,7 +148,7 @@ class ClusterPicture:
 
 
 class _Told(NamedTuple):
-    """What storage nodes say, by what it is about.
+    """The reports of storage nodes, by their subject.
 
     `lacking`: by node and raft group. `stopped`: why a replica takes no part, by raft group.
     """
@@ -296,8 +297,8 @@ def _of_node(node: NodeCondition, state: str, severity: Severity, detail: str) -
 
 
 def _node(row: meta_pb2.Node, facts: Facts, *, is_stale: bool) -> NodeCondition:
-    kind = meta_pb2.NodeKind.Name(row.kind).removeprefix("NODE_KIND_").lower()
-    state = meta_pb2.NodeState.Name(row.state).removeprefix("NODE_STATE_").lower()
+    kind = name_of(meta_pb2.NodeKind, row.kind).removeprefix("NODE_KIND_").lower()
+    state = name_of(meta_pb2.NodeState, row.state).removeprefix("NODE_STATE_").lower()
     reason = ""
     if row.kind == meta_pb2.NODE_KIND_STORAGE:
         if row.node_id in facts.unreached and state != "down":

@@ -38,7 +38,7 @@ _MAX_CHANNELS = 64
 _NAMESERVER = "nameserver"
 
 _Responses = AsyncGenerator[meta_pb2.WatchResponse, None]
-"""What every channel's `stream` returns: to leave it early is to close it."""
+"""The stream that every channel's `stream` returns: to leave it early is to close it."""
 
 
 class MetadataSink(Protocol):
@@ -122,7 +122,7 @@ class MetadataFollower:
         self._confirmed_at_s = clock.monotonic_s()
         # Since when nameservers that have a leader know less than the sink; None: they do not.
         self._knew_less_at_s: float | None = None
-        # What the last of them knew in this round, and where it is.
+        # The revision that the last of them knew in this round, and its address.
         self._knew_less: tuple[str, int] | None = None
         self._trouble = ""
         self._full_nameservers: frozenset[str] = frozenset()
@@ -197,7 +197,7 @@ class MetadataFollower:
     async def _follow(self, endpoint: str, kind: str, *, once: bool = False) -> bool:
         """Take in what a source tells until it is lost; return whether it was of use."""
         heard = used = False
-        # Of nameservers that went back, the same revision is another change.
+        # If nameservers went back, the same revision is another change.
         anew = self._trouble and kind == _NAMESERVER
         from_revision = 0 if anew else self._sink.revision
         request = meta_pb2.WatchRequest(

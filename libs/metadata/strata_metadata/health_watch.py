@@ -87,15 +87,15 @@ class HealthWatch:
         """
         await asyncio.sleep(start_after_s)
         while True:
-            self.look()
+            self.check()
             await asyncio.sleep(INTERVAL_S)
 
-    def look(self) -> ClusterPicture:
+    def check(self) -> ClusterPicture:
         """Look once; return what there is to see."""
         given = self._give()
         self._looks = given is not None
         if given is None:
-            # Whoever looks next begins anew.
+            # The next caller begins anew.
             self._version, self.picture = None, ClusterPicture()
             return self.picture
         version, get = given

@@ -21,6 +21,7 @@ from strata_metadata.client import MetadataClient
 from strata_metadata.errors import MetaRefused
 from strata_metadata.metrics import METRICS
 from strata_metadata.options import PresenceOptions
+from strata_metadata.rows import ROW_FORMAT
 from strata_runtime.clock import Clock, SystemClock
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
@@ -62,7 +63,9 @@ class NodePresence:
     ) -> None:
         metrics.declare(METRICS)
         self._client = client
-        self._node = node
+        self._node = meta_pb2.Node()
+        self._node.CopyFrom(node)
+        self._node.row_format = ROW_FORMAT
         self._options = options
         self._cluster = own(cluster)
         self._clock = clock or SystemClock()
@@ -122,6 +125,7 @@ class NodePresence:
         try:
             request = self._make_heartbeat(self._want_full)
             request.cluster_id = self._cluster.value
+            request.row_format = ROW_FORMAT
             response = await self._client.call(
                 "Heartbeat",
                 request,
@@ -139,6 +143,8 @@ class NodePresence:
             return refused.outcome != meta_pb2.META_OUTCOME_NOT_FOUND
         self._want_full = response.want_full
         self._heartbeats_total.add(1, {"result": "ok"})
+        if response.want_registration:
+            await self._register()
         return True
 
     def _plain(self, full: bool) -> meta_pb2.HeartbeatRequest:

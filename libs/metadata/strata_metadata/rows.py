@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
 from google.protobuf.message import Message
 
 from strata.meta.v1 import meta_pb2
 from strata_state.metadata_keys import (
     PLACEMENT_MODEL_KEY,
     MetadataRowKind,
+    cluster_key_key,
     consumer_group_key,
     kind_of,
     names_of,
     node_key,
     placement_plan_key,
+    policy_key,
     queue_override_key,
     quota_key,
     raft_group_key,
@@ -20,6 +25,7 @@ from strata_state.metadata_keys import (
     slots_key,
     tombstone_key,
     topic_key,
+    user_key,
 )
 
 StoredRow = (
@@ -34,10 +40,22 @@ StoredRow = (
     | meta_pb2.Quota
     | meta_pb2.PlacementPlan
     | meta_pb2.PlacementModel
+    | meta_pb2.User
+    | meta_pb2.Policy
+    | meta_pb2.ClusterKey
 )
 """A row's value; which of them is told by the key's kind."""
 
+ROW_FORMAT = 1
+"""Kinds of rows that this version knows, as nodes say it (`Node.row_format`).
+
+1: users, policies and cluster keys; 0: those before.
+"""
+
 SNAPSHOT_ORDER = (
+    MetadataRowKind.CLUSTER_KEY,
+    MetadataRowKind.USER,
+    MetadataRowKind.POLICY,
     MetadataRowKind.NODE,
     MetadataRowKind.RAFT_GROUP,
     MetadataRowKind.SLOTS,
@@ -53,33 +71,138 @@ SNAPSHOT_ORDER = (
 """Kinds of a snapshot: what others refer to comes first."""
 
 
+class _Form(NamedTuple):
+    """How the rows of a kind are found in a change, and what their keys hold.
+
+    Attributes:
+        field: of `Change.row`.
+        row_type: of the row.
+        key_of: the row's key.
+        name: writes the fields that a key holds into an empty row.
+    """
+
+    field: str
+    row_type: type[Message]
+    key_of: Callable[[Any], bytes]
+    name: Callable[[Any, bytes], None]
+
+
+def _named(row: Any, key: bytes) -> None:
+    row.namespace, row.name = names_of(key)
+
+
+def _of_quota(row: Any, key: bytes) -> None:
+    row.namespace, row.topic = names_of(key)
+
+
+def _of_tombstone(row: Any, key: bytes) -> None:
+    row.kind, row.id = key[1], _number(key[2:])
+
+
+def _of_override(row: Any, key: bytes) -> None:
+    row.topic_id, row.queue = _number(key[1:5]), _number(key[5:])
+
+
+def _numbered(field: str) -> Callable[[Any, bytes], None]:
+    return lambda row, key: setattr(row, field, _number(key[1:]))
+
+
+def _text(field: str) -> Callable[[Any, bytes], None]:
+    return lambda row, key: setattr(row, field, key[1:].decode())
+
+
+def _number(raw: bytes) -> int:
+    return int.from_bytes(raw, "big")
+
+
+_FORMS: dict[MetadataRowKind, _Form] = {
+    MetadataRowKind.TOPIC: _Form(
+        "topic", meta_pb2.Topic, lambda row: topic_key(row.namespace, row.name), _named
+    ),
+    MetadataRowKind.CONSUMER_GROUP: _Form(
+        "consumer_group",
+        meta_pb2.ConsumerGroup,
+        lambda row: consumer_group_key(row.namespace, row.name),
+        _named,
+    ),
+    MetadataRowKind.RAFT_GROUP: _Form(
+        "raft_group",
+        meta_pb2.RaftGroup,
+        lambda row: raft_group_key(row.raft_group),
+        _numbered("raft_group"),
+    ),
+    MetadataRowKind.NODE: _Form(
+        "node", meta_pb2.Node, lambda row: node_key(row.node_id), _text("node_id")
+    ),
+    MetadataRowKind.SLOTS: _Form(
+        "slots",
+        meta_pb2.SlotRange,
+        lambda row: slots_key(row.first_slot),
+        _numbered("first_slot"),
+    ),
+    MetadataRowKind.TOMBSTONE: _Form(
+        "tombstone",
+        meta_pb2.Tombstone,
+        lambda row: tombstone_key(row.kind, row.id),
+        _of_tombstone,
+    ),
+    MetadataRowKind.QUEUE_OVERRIDE: _Form(
+        "queue_override",
+        meta_pb2.QueueOverride,
+        lambda row: queue_override_key(row.topic_id, row.queue),
+        _of_override,
+    ),
+    MetadataRowKind.SLOT_MOVE: _Form(
+        "slot_move",
+        meta_pb2.SlotMove,
+        lambda row: slot_move_key(row.from_raft_group),
+        _numbered("from_raft_group"),
+    ),
+    MetadataRowKind.QUOTA: _Form(
+        "quota", meta_pb2.Quota, lambda row: quota_key(row.namespace, row.topic), _of_quota
+    ),
+    MetadataRowKind.PLACEMENT_PLAN: _Form(
+        "placement_plan",
+        meta_pb2.PlacementPlan,
+        lambda row: placement_plan_key(row.plan_id),
+        _numbered("plan_id"),
+    ),
+    MetadataRowKind.PLACEMENT_MODEL: _Form(
+        "placement_model",
+        meta_pb2.PlacementModel,
+        lambda _: PLACEMENT_MODEL_KEY,
+        lambda _, __: None,
+    ),
+    MetadataRowKind.USER: _Form(
+        "user", meta_pb2.User, lambda row: user_key(row.name), _text("name")
+    ),
+    MetadataRowKind.POLICY: _Form(
+        "policy",
+        meta_pb2.Policy,
+        lambda row: policy_key(row.policy_id),
+        _numbered("policy_id"),
+    ),
+    MetadataRowKind.CLUSTER_KEY: _Form(
+        "cluster_key",
+        meta_pb2.ClusterKey,
+        lambda row: cluster_key_key(row.key_id),
+        _numbered("key_id"),
+    ),
+}
+_BY_FIELD = {form.field: form for form in _FORMS.values()}
+_BY_TYPE = {form.row_type: form for form in _FORMS.values()}
+
+
 def key_of(change: meta_pb2.Change) -> bytes:
-    """Return the key of the row that a change is about."""
-    match change.WhichOneof("row"):
-        case "topic":
-            return topic_key(change.topic.namespace, change.topic.name)
-        case "consumer_group":
-            return consumer_group_key(change.consumer_group.namespace, change.consumer_group.name)
-        case "raft_group":
-            return raft_group_key(change.raft_group.raft_group)
-        case "node":
-            return node_key(change.node.node_id)
-        case "slots":
-            return slots_key(change.slots.first_slot)
-        case "tombstone":
-            return tombstone_key(change.tombstone.kind, change.tombstone.id)
-        case "queue_override":
-            return queue_override_key(change.queue_override.topic_id, change.queue_override.queue)
-        case "slot_move":
-            return slot_move_key(change.slot_move.from_raft_group)
-        case "quota":
-            return quota_key(change.quota.namespace, change.quota.topic)
-        case "placement_plan":
-            return placement_plan_key(change.placement_plan.plan_id)
-        case "placement_model":
-            return PLACEMENT_MODEL_KEY
-        case unknown:
-            raise ValueError(f"a change of {unknown}")
+    """Return the key of the row that a change is about.
+
+    Raises:
+        ValueError: the row is of a kind that this version does not know.
+    """
+    form = _BY_FIELD.get(str(change.WhichOneof("row")))
+    if form is None:
+        raise ValueError(f"a change of {change.WhichOneof('row')}")
+    return form.key_of(getattr(change, form.field))
 
 
 def value_of(change: meta_pb2.Change) -> bytes | None:
@@ -96,82 +219,21 @@ def change_of(key: bytes, value: bytes | None) -> meta_pb2.Change:
     Raises:
         ValueError: the key is of a kind that watchers do not see.
     """
+    form = _FORMS.get(kind_of(key))
+    if form is None:
+        raise ValueError(f"rows of kind {kind_of(key).name} are not watched")
     change = meta_pb2.Change(deleted=value is None)
-    kind = kind_of(key)
-    if kind is MetadataRowKind.TOPIC:
-        if value is None:
-            change.topic.namespace, change.topic.name = names_of(key)
-        else:
-            change.topic.ParseFromString(value)
-    elif kind is MetadataRowKind.CONSUMER_GROUP:
-        if value is None:
-            change.consumer_group.namespace, change.consumer_group.name = names_of(key)
-        else:
-            change.consumer_group.ParseFromString(value)
-    elif kind is MetadataRowKind.RAFT_GROUP:
-        change.raft_group.raft_group = int.from_bytes(key[1:], "big")
-        change.raft_group.MergeFromString(value or b"")
-    elif kind is MetadataRowKind.NODE:
-        change.node.node_id = key[1:].decode()
-        change.node.MergeFromString(value or b"")
-    elif kind is MetadataRowKind.SLOTS:
-        change.slots.first_slot = int.from_bytes(key[1:], "big")
-        change.slots.MergeFromString(value or b"")
-        # A run that starts at slot 0 has no field set; the oneof must name the row all the same.
-        change.slots.SetInParent()
-    elif kind is MetadataRowKind.TOMBSTONE:
-        change.tombstone.kind = meta_pb2.TombstoneKind.ValueType(key[1])
-        change.tombstone.id = int.from_bytes(key[2:], "big")
-        change.tombstone.MergeFromString(value or b"")
-    elif kind is MetadataRowKind.QUEUE_OVERRIDE:
-        change.queue_override.topic_id = int.from_bytes(key[1:5], "big")
-        change.queue_override.queue = int.from_bytes(key[5:], "big")
-        change.queue_override.MergeFromString(value or b"")
-    elif kind is MetadataRowKind.SLOT_MOVE:
-        change.slot_move.from_raft_group = int.from_bytes(key[1:], "big")
-        change.slot_move.MergeFromString(value or b"")
-    elif kind is MetadataRowKind.QUOTA:
-        change.quota.namespace, change.quota.topic = names_of(key)
-        change.quota.MergeFromString(value or b"")
-        # That of the default namespace may have no field set; the oneof must name the row.
-        change.quota.SetInParent()
-    else:
-        _read_placement(change, key, value)
+    row = getattr(change, form.field)
+    # A row may have no field set: the run of slots from 0, the quota of the default namespace. The
+    # oneof must name the row all the same.
+    row.SetInParent()
+    form.name(row, key)
+    row.MergeFromString(value or b"")
     return change
-
-
-def _read_placement(change: meta_pb2.Change, key: bytes, value: bytes | None) -> None:
-    kind = kind_of(key)
-    if kind is MetadataRowKind.PLACEMENT_PLAN:
-        change.placement_plan.plan_id = int.from_bytes(key[1:], "big")
-        change.placement_plan.MergeFromString(value or b"")
-    elif kind is MetadataRowKind.PLACEMENT_MODEL:
-        change.placement_model.MergeFromString(value or b"")
-        change.placement_model.SetInParent()
-    else:
-        raise ValueError(f"rows of kind {kind.name} are not watched")
 
 
 def change_to(row: StoredRow, *, deleted: bool = False) -> meta_pb2.Change:
     """Return the change that writes (or deletes) `row`."""
-    if isinstance(row, meta_pb2.Topic):
-        return meta_pb2.Change(deleted=deleted, topic=row)
-    if isinstance(row, meta_pb2.ConsumerGroup):
-        return meta_pb2.Change(deleted=deleted, consumer_group=row)
-    if isinstance(row, meta_pb2.RaftGroup):
-        return meta_pb2.Change(deleted=deleted, raft_group=row)
-    if isinstance(row, meta_pb2.Node):
-        return meta_pb2.Change(deleted=deleted, node=row)
-    if isinstance(row, meta_pb2.Tombstone):
-        return meta_pb2.Change(deleted=deleted, tombstone=row)
-    if isinstance(row, meta_pb2.SlotRange):
-        return meta_pb2.Change(deleted=deleted, slots=row)
-    if isinstance(row, meta_pb2.SlotMove):
-        return meta_pb2.Change(deleted=deleted, slot_move=row)
-    if isinstance(row, meta_pb2.QueueOverride):
-        return meta_pb2.Change(deleted=deleted, queue_override=row)
-    if isinstance(row, meta_pb2.PlacementPlan):
-        return meta_pb2.Change(deleted=deleted, placement_plan=row)
-    if isinstance(row, meta_pb2.PlacementModel):
-        return meta_pb2.Change(deleted=deleted, placement_model=row)
-    return meta_pb2.Change(deleted=deleted, quota=row)
+    change = meta_pb2.Change(deleted=deleted)
+    cast("Message", getattr(change, _BY_TYPE[type(row)].field)).CopyFrom(row)
+    return change

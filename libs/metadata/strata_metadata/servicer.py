@@ -71,10 +71,12 @@ class CachedMetaServicer:
         """Tell which cluster the copy is of."""
         if not self._cluster.value:
             return meta_pb2.GetIdentityResponse(status=_NOTHING_KNOWN)
+        node = self._cache.look_up_node(request.node_id)
         return meta_pb2.GetIdentityResponse(
             status=meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_OK),
             cluster_id=self._cluster.value,
-            knows_node=self._cache.knows_node(request.node_id),
+            knows_node=node.is_known,
+            replicas=node.replicas,
         )
 
     async def watch(

@@ -19,7 +19,7 @@ __all__ = ["NO_RAFT_GROUP", "ClusterView", "TopicFacts"]
 
 
 class TopicFacts(NamedTuple):
-    """What storage must know of a topic beside its id.
+    """The fields of a topic that storage needs beside its id.
 
     Attributes:
         is_dead_letter: its queues have no slots.

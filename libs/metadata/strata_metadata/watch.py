@@ -28,7 +28,7 @@ from strata_state.metadata_keys import MetadataRowKind, change_key, kind_range, 
 
 
 class Revision(NamedTuple):
-    """What changed on the way from revision `after` to revision `number`.
+    """The changes on the way from revision `after` to revision `number`.
 
     `stamp` tells `number` from the same revision of another history; 0: not known.
     """
@@ -122,7 +122,7 @@ class WatchHub:
     ) -> AsyncGenerator[meta_pb2.WatchResponse, None]:
         """Yield what happened after `from_revision`, then every revision as it is applied.
 
-        Whoever leaves it closes it (`contextlib.aclosing`): it counts as a watcher until then.
+        A reader that leaves closes it (`contextlib.aclosing`): it counts as a watcher until then.
 
         The first response comes at once, even when there is nothing new: it tells the revision,
         also to a watcher that knows more. Later ones without changes tell that the source lives.

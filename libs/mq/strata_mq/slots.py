@@ -63,7 +63,15 @@ def rendezvous(key: bytes, candidates: Sequence[int]) -> int:
     if len(candidates) == 1:
         return candidates[0]
     seed = crc32(key)
-    return max(candidates, key=lambda candidate: (_score(seed, candidate), candidate))
+    best, best_score = candidates[0], -1
+    for candidate in candidates:
+        score = (seed ^ (candidate * _SPREAD)) & _WORD_MASK
+        score = ((score ^ (score >> 30)) * _MIX_FIRST) & _WORD_MASK
+        score = ((score ^ (score >> 27)) * _MIX_SECOND) & _WORD_MASK
+        score ^= score >> 31
+        if score > best_score or (score == best_score and candidate > best):
+            best, best_score = candidate, score
+    return best
 
 
 def striped_slots(raft_groups: Sequence[int]) -> list[int]:
@@ -88,10 +96,3 @@ def slot_runs(slots: Sequence[int]) -> list[tuple[int, int, int]]:
         runs.append((first, count, raft_group))
         first += count
     return runs
-
-
-def _score(seed: int, candidate: int) -> int:
-    value = (seed ^ (candidate * _SPREAD)) & _WORD_MASK
-    value = ((value ^ (value >> 30)) * _MIX_FIRST) & _WORD_MASK
-    value = ((value ^ (value >> 27)) * _MIX_SECOND) & _WORD_MASK
-    return value ^ (value >> 31)

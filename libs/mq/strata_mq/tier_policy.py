@@ -19,7 +19,7 @@ _LEVEL_ALIASES = (LEVEL_ATTRIBUTE, "tieredStorageLevel")
 class TierLevel(StrEnum):
     """`tiered_storage_level` of a topic.
 
-    Whatever the level, a message that only one of log and tier has is read from there.
+    On every level, a message that only the log or only the tier has is read from there.
     """
 
     # Nothing of the topic is uploaded.

@@ -176,7 +176,7 @@ class InstallSnapshot:
 
 
 class Effects(NamedTuple):
-    """What to do, in the order of the fields.
+    """Work for the driver, in the order of the fields.
 
     1. Send `messages`: they may leave before anything is synced.
     2. Write `hard_state`, then `entries`; an entry supersedes stored ones with the same or a higher

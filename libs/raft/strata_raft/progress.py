@@ -74,7 +74,7 @@ class Progress:
         # Ticks since the oldest request under way was sent, or since the last news.
         self._stalled_ticks = 0
         self.match = 0
-        # What it says that it has applied; -1: not known.
+        # The index that it says it has applied; -1: not known.
         self.applied = -1
         self.next = next_index
         self.state = ProgressState.PROBE

@@ -79,10 +79,10 @@ class RawNode:
             election_timeout_ticks: gives a fresh random timeout, at least
                 `options.election_ticks`, each time one is needed.
             hard_state: the last one written.
-            floor: (term, index) of the entry up to which the log was voided to make room for a
-                snapshot that may not have come (rule 8). What this replica acknowledged before
-                still binds it: until the log reaches that entry it does not campaign, and votes
-                only for who has it.
+            floor: (term, index) of the entry up to which the log was truncated to make room for a
+                snapshot that may not have come (rule 8). The entries that this replica
+                acknowledged before still bind it: until the log reaches the last of them it does
+                not campaign, and votes only for a candidate that has it.
             options: settings; default ones if None.
         """
         if replica_id <= NO_REPLICA:

@@ -86,7 +86,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotMetadata:
-    """What a snapshot stands for; its data are the driver's business."""
+    """The log prefix that a snapshot stands for; its content is the driver's business."""
 
     index: int
     term: int

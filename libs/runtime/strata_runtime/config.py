@@ -14,15 +14,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
 from strata_runtime.errors import ConfigError
 
 PREFIX = "STRATA"
 
-# What Kubernetes tells every process of a Service that is called strata-storage or so:
+# Variables that Kubernetes sets for a Service whose name begins with "strata-":
 # STRATA_STORAGE_PORT=tcp://..., STRATA_STORAGE_SERVICE_HOST, STRATA_STORAGE_PORT_10920_TCP_ADDR.
 _SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$")
+# Variables of the `strata` command that begin like those of a section.
+_OF_THE_COMMAND = frozenset(("STRATA_SESSION_TOKEN",))
 _LINK_SCHEMES = ("tcp://", "udp://", "sctp://")
 
 
@@ -89,6 +91,15 @@ def to_json(config: Config) -> str:
     return json.dumps(config.model_dump(mode="json"), indent=2)
 
 
+def to_private_json(config: Config) -> str:
+    """The values that hold, as JSON with its secrets, for another process of ours only."""
+    return json.dumps(config.model_dump(), default=_revealed)
+
+
+def _revealed(value: object) -> str:
+    return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+
+
 def to_toml(config: Config) -> str:
     """The values that hold, as TOML, secrets masked; keys without a value are comments."""
     lines: list[str] = []
@@ -137,6 +148,8 @@ def _overrides(
         if variable in known:
             if not (variable.endswith("_PORT") and text.startswith(_LINK_SCHEMES)):
                 yield variable, (*known[variable], _from_text(variable, text))
+        elif variable in _OF_THE_COMMAND:
+            continue
         elif variable.startswith(sections) and not _SERVICE_LINK.search(variable):
             # A misspelt key must not be ignored silently.
             now = _renamed_variables(model).get(variable)

@@ -26,7 +26,7 @@ class FatalError(StrataError):
 def one_line(error: BaseException) -> str:
     """The error as one line without line breaks: `Kind: message`, for our own the message.
 
-    What the operating system says of a file begins with the file.
+    An error of the operating system about a file begins with the file.
     """
     message = " ".join(str(error).split())
     if isinstance(error, StrataError):

@@ -30,7 +30,9 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "strata_process_serving", "gauge", "1", "Whether calls can be carried out (1) or not (0)."
     ),
-    MetricSpec("strata_process_ready", "gauge", "1", "Whether it serves and has caught up."),
+    MetricSpec(
+        "strata_process_ready", "gauge", "1", "Whether the process serves and has caught up."
+    ),
 )
 
 _WORDS = {
@@ -93,7 +95,7 @@ class Health(NamedTuple):
 
     @property
     def is_ready(self) -> bool:
-        """Whether it serves and has caught up."""
+        """Whether the process serves and has caught up."""
         return self.serves and self.is_caught_up
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from strata_runtime.clock import Clock, SystemClock
@@ -42,14 +42,21 @@ class Lifecycle:
         services: in the order of their start.
         grace_s: time for all stops together.
         clock: measures the grace.
+        at_once: called before the process ends at once.
     """
 
     def __init__(
-        self, services: Sequence[Service], *, grace_s: float = 30.0, clock: Clock | None = None
+        self,
+        services: Sequence[Service],
+        *,
+        grace_s: float = 30.0,
+        clock: Clock | None = None,
+        at_once: Callable[[], None] = lambda: None,
     ) -> None:
         self._services = tuple(services)
         self._grace_s = grace_s
         self._clock = clock or SystemClock()
+        self._at_once = at_once
         self._stop = asyncio.Event()
         self._failure: tuple[str, BaseException] | None = None
         self._log = get_logger("lifecycle")
@@ -123,6 +130,7 @@ class Lifecycle:
     def _on_signal(self, number: signal.Signals) -> None:
         if self._stop.is_set():
             self._log.warning("second signal received, ending at once", signal=number.name)
+            self._at_once()
             os._exit(128 + number)
         self._log.info("stopping", signal=number.name, grace_s=self._grace_s)
         self._stop.set()

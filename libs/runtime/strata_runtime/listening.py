@@ -9,6 +9,7 @@ import errno
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 
 from strata_runtime.errors import StrataError
 
@@ -28,6 +29,17 @@ class ListenError(StrataError, OSError):
 def endpoint_of(host: str, port: int) -> str:
     """Return `host:port`, an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only processes of the same machine reach an address that is listened on."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        address = ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 @contextmanager
@@ -67,6 +79,46 @@ def check_free(host: str, port: int, purpose: str) -> None:
             probe.bind((host, port))
             # Two may bind with SO_REUSEADDR; only one listens.
             probe.listen(1)
+
+
+def hold_shared(host: str, port: int, purpose: str) -> socket.socket:
+    """Take a port on which several processes of this user will listen (SO_REUSEPORT).
+
+    The socket itself never listens. It keeps the port while none of them does: `check_free` fails
+    and so does another `hold_shared`.
+
+    Args:
+        host: address to listen on.
+        port: 0 takes any free one.
+        purpose: what for, as in "for clients".
+
+    Raises:
+        ListenError: another process has the port, or it cannot be listened on.
+    """
+    if port:
+        check_free(host, port, purpose)
+    with listening(host, port, purpose):
+        try:
+            # A process with SO_REUSEADDR may bind a port that is bound so and that nobody listens
+            # on: the socket that keeps others away goes without.
+            return _bound(host, port, socket.SO_REUSEPORT)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+        # Connections of a process that did not share the port end (TIME_WAIT).
+        return _bound(host, port, socket.SO_REUSEPORT, socket.SO_REUSEADDR)
+
+
+def _bound(host: str, port: int, *options: int) -> socket.socket:
+    holder = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        for option in options:
+            holder.setsockopt(socket.SOL_SOCKET, option, 1)
+        holder.bind((host, port))
+    except OSError:
+        holder.close()
+        raise
+    return holder
 
 
 def _reason(error: OSError) -> str:

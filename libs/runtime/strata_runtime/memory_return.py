@@ -85,7 +85,7 @@ class MemoryReturn:
         # When to look although nothing has grown; None: not at all.
         self._again_s: float | None = None
         self._pause_s = _FIRST_PAUSE_S
-        # What was in use before the burst.
+        # Bytes in use before the burst.
         self._base_bytes = 0
         self._floor_bytes = 0
         self._tasks = Tasks(self.name, on_fatal)
@@ -99,7 +99,7 @@ class MemoryReturn:
         """Look no more."""
         await self._tasks.stop()
 
-    async def look(self) -> bool:
+    async def check(self) -> bool:
         """Give back what a burst left; return whether there was reason to look for it."""
         before = self._resident_bytes()
         now_s = self._clock.monotonic_s()
@@ -115,7 +115,7 @@ class MemoryReturn:
         ended_s = self._clock.monotonic_s()
         self._earliest_s = ended_s + (ended_s - now_s) * _PAUSE_PER_LOOK
         self._returned.add(max(0, before - after))
-        # What stayed seems to be in use: what comes on top of it is a reason to look.
+        # The memory that stayed seems to be in use: growth beyond it is a reason to look.
         self._floor_bytes = after
         self._plan_next(grown or before - after >= self._growth_bytes / 4)
         return True
@@ -138,7 +138,7 @@ class MemoryReturn:
     async def _look_for_ever(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
-            await self.look()
+            await self.check()
 
 
 def _resident_bytes() -> int:

@@ -96,7 +96,7 @@ class Counter:
         return BoundCounter(self._values, key if key in self._values else _OVERFLOW)
 
     def value(self, labels: Labels | None = None) -> float:
-        """What was counted for these labels, in any order; 0 if nothing."""
+        """Return the count for these labels, in any order; 0 if nothing was counted."""
         wanted = tuple(sorted((labels or {}).items()))
         return dict(self.points()).get(wanted, 0)
 
@@ -231,10 +231,17 @@ class BoundHistogram:
         self._sums = sums
         self._key = key
 
-    def record(self, value: float) -> None:
-        """See `Histogram.record`."""
-        self._counts[bisect_left(self._boundaries, value)] += 1
-        self._sums[self._key] += value
+    def record(self, value: float, count: int = 1) -> None:
+        """See `Histogram.record`; `count` times the same value."""
+        self._counts[bisect_left(self._boundaries, value)] += count
+        self._sums[self._key] += value * count
+
+    def record_all(self, values: Sequence[float]) -> None:
+        """Record each of several values."""
+        counts, boundaries = self._counts, self._boundaries
+        for value in values:
+            counts[bisect_left(boundaries, value)] += 1
+        self._sums[self._key] += sum(values)
 
 
 class Gauge:
@@ -289,7 +296,10 @@ class DisabledHistogram(Histogram):
 class _DisabledBoundHistogram(BoundHistogram):
     __slots__ = ()
 
-    def record(self, value: float) -> None:
+    def record(self, value: float, count: int = 1) -> None:
+        """Record nothing."""
+
+    def record_all(self, values: Sequence[float]) -> None:
         """Record nothing."""
 
 

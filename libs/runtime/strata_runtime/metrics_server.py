@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from strata_runtime.exposition import joined
 from strata_runtime.health import Health, HealthSource
 from strata_runtime.listening import listening
 from strata_runtime.metrics import Metrics
@@ -21,6 +23,10 @@ _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"
 _MAX_REASONS = 100
 _STATUS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+
+
+Pages = Callable[[], Awaitable[Sequence[bytes]]]
+"""Gets pages in the Prometheus text format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,7 @@ class MetricsServer:
         metrics: what is scraped.
         options: address and limits.
         health: how the process does; None: it serves as long as it runs.
+        others: gets the metrics of other processes, which are shown with its own.
     """
 
     name = "metrics server"
@@ -51,10 +58,12 @@ class MetricsServer:
         options: MetricsServerOptions | None = None,
         *,
         health: HealthSource | None = None,
+        others: Pages | None = None,
     ) -> None:
         self._metrics = metrics
         self._options = options or MetricsServerOptions()
         self._health = health or Health
+        self._others = others
         self._server: asyncio.Server | None = None
         self._connections = 0
         self.port = 0
@@ -101,7 +110,10 @@ class MetricsServer:
             return _response(405, b"only GET\n")
         if path == b"/metrics":
             self._metrics.read_gauges()
-            return _response(200, await asyncio.to_thread(self._metrics.render))
+            own = await asyncio.to_thread(self._metrics.render)
+            if self._others is None:
+                return _response(200, own)
+            return _response(200, await asyncio.to_thread(joined, [own, *await self._others()]))
         if path == b"/live":
             return _response(200, b"ok\n")
         if path == b"/ready":

@@ -16,32 +16,12 @@ from strata_runtime.clock import Clock
 from strata_runtime.config import Section
 from strata_runtime.lifecycle import Service
 from strata_runtime.metrics import Metrics
+from strata_runtime.otlp_options import OtlpOptions
 from strata_runtime.tasks import OnFatal
 from strata_runtime.tracing import TraceOptions, Tracer
 
 COMMON_LABELS = ("cluster", "node_type", "node_id")
 """Labels of every series of a process, RocketMQ's own."""
-
-
-@dataclass(frozen=True, slots=True)
-class OtlpOptions:
-    """Where to push, and how often.
-
-    Attributes:
-        endpoint: host:port of a collector that takes OTLP over gRPC.
-        is_insecure: without TLS.
-        timeout_s: for one push; then it is given up.
-        interval_s: time between two pushes of metrics.
-        span_interval_s: the same for spans.
-        max_spans_per_push: spans in one call.
-    """
-
-    endpoint: str
-    is_insecure: bool = True
-    timeout_s: float = 5.0
-    interval_s: float = 10.0
-    span_interval_s: float = 1.0
-    max_spans_per_push: int = 512
 
 
 class ObservabilityConfig(Section):

@@ -25,7 +25,7 @@ from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlag
 from opentelemetry.trace import SpanKind as SdkSpanKind
 
 from strata_runtime.metrics import Metrics, MetricSpec
-from strata_runtime.observability import OtlpOptions
+from strata_runtime.otlp_options import OtlpOptions
 from strata_runtime.tasks import OnFatal, Tasks
 from strata_runtime.tracing import Span, SpanBuffer
 
@@ -96,7 +96,7 @@ class OtlpPush:
     async def stop(self, grace_s: float) -> None:
         """Push what there is once more, within the grace; gauges as they were last.
 
-        What the gauges look at may be closed by now.
+        The objects that the gauges read may be closed by now.
         """
         await self._tasks.stop()
         try:

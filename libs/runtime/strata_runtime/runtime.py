@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import randint
+from secrets import token_bytes
 
+from strata_runtime.audit import AuditSink, NoAuditSink
 from strata_runtime.backoff import Random
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
@@ -15,7 +17,7 @@ from strata_runtime.tracing import Tracer
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What a service runs on; a test or the simulation gives it others.
+    """Clock, chance, metrics and the like of a service; tests and the simulation give others.
 
     Attributes:
         clock: time.
@@ -24,6 +26,8 @@ class Runtime:
         on_fatal: called when a permanent loop fails; a failure in one request ends only that one.
         tracer: traces messages.
         random_between: whole numbers between two, both included.
+        random_bytes: so many bytes that nobody can guess, for keys.
+        audit: where the process writes its audit trail.
     """
 
     clock: Clock
@@ -32,3 +36,5 @@ class Runtime:
     on_fatal: OnFatal
     tracer: Tracer = field(default_factory=Tracer.disabled)
     random_between: Callable[[int, int], int] = randint
+    random_bytes: Callable[[int], bytes] = token_bytes
+    audit: AuditSink = field(default_factory=NoAuditSink)

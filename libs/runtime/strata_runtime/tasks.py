@@ -41,7 +41,7 @@ class TooManyTasksError(RuntimeError):
 
 
 class TaskOwner:
-    """What both kinds of owner do; whoever does not care which kind it has takes this one.
+    """The methods of both kinds of owner, for code that works with either kind.
 
     Args:
         owner: name of the component, the prefix of every task's name.
@@ -67,7 +67,7 @@ class TaskOwner:
     def spawn(self, name: str, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
         """Run `work` in the background until it ends or `stop` cancels it.
 
-        Whoever awaits the returned task sees its exception as well as the owner does.
+        A caller that awaits the returned task sees its exception, as the owner does.
 
         Raises:
             TooManyTasksError: `max_tasks` are running.

@@ -53,8 +53,8 @@ def check(certificate: Certificate) -> None:
     Raises:
         ConfigError: they are not; the message names the file and what is wrong with it.
     """
-    first = _read_certificate(certificate.certificate_file)
-    key = _read_key(certificate.key_file)
+    first = read_certificate(certificate.certificate_file)
+    key = read_key(certificate.key_file)
     if first.public_key() != key.public_key():
         raise ConfigError(
             f"TLS file {certificate.key_file} is not the key of {certificate.certificate_file}"
@@ -75,7 +75,7 @@ def ends_ms(certificate: Certificate) -> int:
     Raises:
         ConfigError: it cannot be read.
     """
-    ends = _read_certificate(certificate.certificate_file).not_valid_after_utc
+    ends = read_certificate(certificate.certificate_file).not_valid_after_utc
     return int(ends.timestamp() * 1_000)
 
 
@@ -88,8 +88,12 @@ def _read(file: Path) -> bytes:
         raise ConfigError(f"TLS file {file} cannot be read: {error.strerror}") from None
 
 
-def _read_certificate(file: Path) -> x509.Certificate:
-    """The server's own: the first of a chain."""
+def read_certificate(file: Path) -> x509.Certificate:
+    """Return the certificate in a file, the first of a chain.
+
+    Raises:
+        ConfigError: there is none.
+    """
     data = _read(file)
     try:
         return x509.load_pem_x509_certificates(data)[0]
@@ -97,7 +101,12 @@ def _read_certificate(file: Path) -> x509.Certificate:
         raise ConfigError(f"TLS file {file} holds no certificate (PEM)") from None
 
 
-def _read_key(file: Path) -> PrivateKeyTypes:
+def read_key(file: Path) -> PrivateKeyTypes:
+    """Return the key in a file.
+
+    Raises:
+        ConfigError: there is none, or it has a password.
+    """
     data = _read(file)
     try:
         return serialization.load_pem_private_key(data, password=None)
@@ -129,8 +138,8 @@ def self_signed(folder: Path, hosts: Iterable[str] = ()) -> Certificate:
         serialization.NoEncryption(),
     )
     # The key first: a certificate in place means that both files are.
-    _replace(certificate.key_file, key_pem, mode=0o600)
-    _replace(
+    replace_file(certificate.key_file, key_pem, mode=0o600)
+    replace_file(
         certificate.certificate_file,
         signed.public_bytes(serialization.Encoding.PEM),
         mode=0o644,
@@ -149,7 +158,7 @@ def _sign(key: ec.EllipticCurvePrivateKey, names: list[str]) -> x509.Certificate
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=_BACKDATED_DAYS))
         .not_valid_after(now + datetime.timedelta(days=_VALID_DAYS))
-        .add_extension(x509.SubjectAlternativeName(map(_general_name, names)), critical=False)
+        .add_extension(x509.SubjectAlternativeName(map(general_name, names)), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(key, hashes.SHA256())
@@ -167,18 +176,23 @@ def _fits(certificate: Certificate, names: list[str]) -> bool:
         return False
     if kept.not_valid_after_utc <= datetime.datetime.now(datetime.UTC):
         return False
-    return {_general_name(name) for name in names} <= set(extension.value)
+    return {general_name(name) for name in names} <= set(extension.value)
 
 
-def _general_name(name: str) -> x509.GeneralName:
+def general_name(name: str) -> x509.GeneralName:
+    """Return a host as a certificate names it: an IP address, or a name of the DNS."""
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         return x509.DNSName(name)
 
 
-def _replace(file: Path, content: bytes, *, mode: int) -> None:
-    """Write the whole file or nothing."""
+def replace_file(file: Path, content: bytes, *, mode: int) -> None:
+    """Write a file as a whole, or nothing of it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     draft = file.with_suffix(file.suffix + ".new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as out:

@@ -74,7 +74,7 @@ class TraceParent:
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """Which messages are traced, and how much is kept.
+    """Share of the messages that is traced, and limits of what is kept.
 
     Attributes:
         sample_ratio: share, 0 to 1, of the messages without a trace of their own that get one.

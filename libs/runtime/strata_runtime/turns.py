@@ -40,7 +40,7 @@ class Turns:
         """Do work that yields the steps of each of its pieces before it does it.
 
         Returns:
-            What it returns, and its steps.
+            The result of the work, and its steps.
         """
         done = 0
         try:
@@ -56,7 +56,7 @@ class Turns:
     async def _wait(self) -> None:
         self._waits.add(1)
         async with self._line:
-            # What is waited for is the next turn itself.
+            # The wait is for the next turn itself.
             while self._left <= 0:  # noqa: ASYNC110
                 await asyncio.sleep(0)
 

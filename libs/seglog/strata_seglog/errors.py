@@ -54,7 +54,7 @@ class WriteTooLarge(LogError):
 
 
 class LogFailed(LogError):
-    """A sync failed. What is durable is unknown, so the process must end; never retried."""
+    """A sync failed. It is unknown what is durable, so the process must end; never retried."""
 
 
 @dataclass(frozen=True, slots=True)

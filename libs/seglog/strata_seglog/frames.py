@@ -219,7 +219,7 @@ def decode_hard_state(payload: bytes) -> tuple[int, int]:
 def checkpoint_part(payload: Sequence[bytes]) -> tuple[int, bool]:
     """Return (part number, whether it is the last part) of a checkpoint frame's payload.
 
-    Of the payload (docs/data-layout.md section 6) the log knows only this.
+    This is all that the log knows of the payload (docs/data-layout.md section 6).
 
     Raises:
         ValueError: it is too short.

@@ -50,12 +50,12 @@ class ReplicaSpan:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLog:
-    """What the log holds of one replica.
+    """The frames of one replica in the log.
 
     `first_index` to `last_index` has no gap; both are 0 if there is no entry. `removed`: the
     replica id has ended. `damaged`: empty, or why the replica must not vote (rule 8); if a lost
     frame had superseded others, those show again, so only what is committed is right.
-    `void_until`: everything before up to this index was voided once, to make room for a snapshot;
+    `void_until`: all entries up to this index were truncated once, to make room for a snapshot;
     0: never, or it is as long again and nobody remembers.
     """
 
@@ -125,8 +125,8 @@ class LogReplica:
     def first_index(self) -> int:
         """Return the lowest index from which on no entry up to `last_index` is missing.
 
-        What stands before a hole was voided by the entry of index 0 that an install wrote, or
-        its segment is gone.
+        Frames before a hole were truncated by the entry of index 0 that an install wrote, or
+        their segment is gone.
         """
         low = self.last_index + 1
         for first, last in sorted((run for _, run in self.live_runs()), key=_last_of, reverse=True):
@@ -219,7 +219,7 @@ class LogIndex:
                 state = LogReplica(section.replica_id, section.raft_group)
                 self.replicas[section.replica_id] = state
             if section.removed:
-                # What came after that counts once the replica id is taken back.
+                # Frames after that count once the replica id is taken back.
                 state.end()
             columns = section.columns
             live = columns.live_indexes

@@ -181,7 +181,7 @@ class CommitLog(CommitLogReader):
         """Write down that everything is durable; to be called when nothing comes for a while.
 
         Until a later frame says so, damage to the last write cannot be told from a torn tail
-        (rule 7). What a refused write left behind goes too. `close` does it as well.
+        (rule 7). The rest of a refused write is deleted, too. `close` does it as well.
 
         Raises:
             DiskFull, WriteFailed, LogFailed: as `write_and_sync`.

@@ -35,7 +35,11 @@ METRICS: tuple[MetricSpec, ...] = (
         _LOG,
     ),
     MetricSpec(
-        "strata_log_recent_limit_bytes", "gauge", "bytes", "`LogOptions.recent_bytes`.", _LOG
+        "strata_log_recent_limit_bytes",
+        "gauge",
+        "bytes",
+        "Most bytes of the ring of recent entries.",
+        _LOG,
     ),
     MetricSpec(
         "strata_log_footer_cache_bytes", "gauge", "bytes", "Bytes of footers in memory.", _LOG
@@ -44,7 +48,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_log_footer_cache_limit_bytes",
         "gauge",
         "bytes",
-        "`LogOptions.footer_cache_bytes`.",
+        "Most bytes of footers in memory.",
         _LOG,
     ),
 )

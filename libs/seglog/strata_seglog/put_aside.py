@@ -22,7 +22,7 @@ from strata_seglog.reader import CommitLogReader, View
 from strata_seglog.recovery import recover
 from strata_seglog.segments import Segment
 
-# Of one write, unless one frame alone has more; it fits into the smallest segment.
+# Limit of one write, unless one frame alone has more; it fits into the smallest segment.
 _WRITE_BYTES = 2 * 1024 * 1024
 _READ_BYTES = 4 * 1024 * 1024
 

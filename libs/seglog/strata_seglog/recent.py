@@ -38,8 +38,8 @@ class RecentEntry:
         payload = self.frame.payload
         if len(payload) != 1:
             payload = (b"".join(payload),)
-            # The frame too, or its buffers stay beside their join. Whoever comes second, in
-            # another thread, has a join of its own for a moment.
+            # The frame too, or its buffers stay beside their join. A second
+            # caller, in another thread, has a join of its own for a moment.
             self.frame = replace(self.frame, payload=payload)
         return payload[0]
 

@@ -25,7 +25,7 @@ from strata_seglog.walk import Gap, find_header, walk
 
 @dataclass(slots=True)
 class Recovered:
-    """What was found.
+    """Result of a recovery.
 
     Attributes:
         index: every frame, rule 9 applied.

@@ -19,7 +19,7 @@ from strata_seglog.segments import Segment
 
 @dataclass(frozen=True, slots=True)
 class Relocation:
-    """What one step of relocation did.
+    """Result of one step of relocation.
 
     Attributes:
         copied_frames: frames copied to the end of the log.

@@ -83,7 +83,7 @@ def _read_frames(file: DiskFile, segment: Segment) -> SealedReading:
     if trailer is None:
         reading.corruptions.append(Corruption(segment.name, segment.base + end, "no trailer"))
     else:
-        # What follows the entries is the footer, whatever state it is in.
+        # The footer follows the entries, whatever state it is in.
         end = trailer[0]
         reading.corruptions.append(Corruption(segment.name, segment.base + end, "footer"))
     for item in walk(file, segment.base, 0, end):

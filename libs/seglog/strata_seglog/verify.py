@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from strata_seglog.errors import Corruption
@@ -21,7 +21,7 @@ _OPEN_FILES = 4
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What a whole reading found.
+    """Findings of a whole reading.
 
     Attributes:
         segments: files with frames.
@@ -48,8 +48,12 @@ class VerifyReport:
         return not self.corruptions
 
 
-def verify_log(disk: Disk) -> VerifyReport:
+def verify_log(disk: Disk, tell: Callable[[int, int], None] | None = None) -> VerifyReport:
     """Check every frame, footer and trailer.
+
+    Args:
+        disk: holds the log.
+        tell: is told at each segment how many bytes are checked, and how many there are.
 
     Raises:
         OSError: the disk cannot be read.
@@ -67,14 +71,20 @@ def verify_log(disk: Disk) -> VerifyReport:
         report = VerifyReport(len(segments), torn_tail=found.torn)
         report.corruptions.extend(found.corruptions)
         known = {each.position for each in found.corruptions}
+        report.used_bytes = sum(segment.used for segment in segments)
+        checked = 0
+        before: Segment | None = None
         for segment, item in _walk_all(segments, files):
+            if tell is not None and segment is not before:
+                checked += before.used if before is not None else 0
+                tell(checked, report.used_bytes)
+            before = segment
             if not isinstance(item, Gap):
                 kind = FrameKind(item[0].kind).name.lower()
                 report.frames[kind] = report.frames.get(kind, 0) + 1
             elif item.position not in known:
                 damage = corruption_among(segment, item, found.index, contents)
                 report.corruptions.append(blame(found.index, damage))
-        report.used_bytes = sum(segment.used for segment in segments)
         report.end_position = segments[-1].end if segments else 0
         report.replicas = {key: state.summary() for key, state in found.index.replicas.items()}
         return report

@@ -120,6 +120,28 @@ class KeyRows(DayRows):
         key = layout.message_key_key(self._raft_group, day, topic_id, key_hash, queue, offset)
         batch.put(key, b"")
 
+    def put_run(
+        self,
+        batch: RowBatch,
+        day: int,
+        topic_id: int,
+        queue: int,
+        uses: Sequence[tuple[int, int]],
+    ) -> None:
+        """Write rows of many messages of a queue (the hot path).
+
+        Args:
+            batch: where to.
+            day: `day_of` the store time.
+            topic_id: the messages' topic.
+            queue: the messages' queue.
+            uses: (offset, key hash) of each key.
+        """
+        head = layout.message_keys_head(self._raft_group, day, topic_id)
+        put = batch.put
+        for tail in layout.message_key_tails(queue, uses):
+            put(head + tail, b"")
+
     def find(self, day: int, topic_id: int, key_hash: int, limit: int) -> list[tuple[int, int]]:
         """Return at most `limit` (queue, offset) of messages with a key on that day."""
         prefix = layout.message_key_prefix(self._raft_group, day, topic_id, key_hash)

@@ -24,6 +24,9 @@ class MetadataRowKind(IntEnum):
     INSTALLING = 9
     SLOT_MOVE = 10
     QUOTA = 11
+    USER = 12
+    POLICY = 13
+    CLUSTER_KEY = 14
     PLACEMENT_PLAN = 20
     PLACEMENT_MODEL = 21
 
@@ -75,6 +78,21 @@ def queue_override_key(topic_id: int, queue: int) -> bytes:
 def quota_key(namespace: str, topic: str) -> bytes:
     """Return the key of the limits of a topic; "": of the namespace as a whole."""
     return _name_key(MetadataRowKind.QUOTA, namespace, topic)
+
+
+def user_key(name: str) -> bytes:
+    """Return the key of a user's row."""
+    return bytes([MetadataRowKind.USER]) + name.encode()
+
+
+def policy_key(policy_id: int) -> bytes:
+    """Return the key of a policy's row."""
+    return bytes([MetadataRowKind.POLICY]) + policy_id.to_bytes(4, "big")
+
+
+def cluster_key_key(key_id: int) -> bytes:
+    """Return the key of the row of a key that brokers sign with."""
+    return bytes([MetadataRowKind.CLUSTER_KEY]) + key_id.to_bytes(4, "big")
 
 
 def placement_plan_key(plan_id: int) -> bytes:

@@ -99,6 +99,7 @@ class RocksdbStore:
 
     def __init__(self, folder: Path, options: RocksdbOptions | None = None) -> None:
         self._reading: WeakSet[Generator[Row] | RocksdbCursor] = WeakSet()
+        self._closed = False
         self._no_wal = RocksWriteOptions()
         # A property at run time, whatever the stub says.
         setattr(self._no_wal, "disable_wal", True)  # noqa: B010
@@ -161,7 +162,9 @@ class RocksdbStore:
             raise StateError(f"state cannot be flushed: {error}") from error
 
     def memory_bytes(self) -> int:
-        """Return the size of all memtables."""
+        """Return the size of all memtables; 0 for a closed store, which a late scrape may ask."""
+        if self._closed:
+            return 0
         return int(self._db.property_int_value("rocksdb.cur-size-all-mem-tables") or 0)
 
     def close(self) -> None:
@@ -171,6 +174,7 @@ class RocksdbStore:
             # One that another thread is reading at this moment ends with that thread.
             with suppress(ValueError):
                 reading.close()
+        self._closed = True
         self._db.close()
 
 

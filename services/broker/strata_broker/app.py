@@ -15,9 +15,15 @@ import asyncio
 from collections.abc import Sequence
 
 from strata.meta.v1 import meta_pb2
-from strata_angelia.ports import AngeliaError
+from strata_angelia.ports import AngeliaError, Channel
+from strata_broker.access.authentication import Authenticator
+from strata_broker.access.call_runtime import CallRuntime
+from strata_broker.access.guard import GuardedMethods
+from strata_broker.access.handle_signer import HandleSigner
+from strata_broker.access.peer_headers import PeerHeaders
+from strata_broker.base.audit import AuditRecorder, LogSink
 from strata_broker.base.config import BrokerConfig
-from strata_broker.base.failures import ContainingEdge
+from strata_broker.base.failures import ContainingEdge, Methods
 from strata_broker.base.identity import BrokerIdentity
 from strata_broker.base.message_traces import MessageTraces
 from strata_broker.base.metrics import METRICS
@@ -29,7 +35,6 @@ from strata_broker.clients.route import Routes
 from strata_broker.clients.sessions import Sessions
 from strata_broker.clients.telemetry import Telemetry
 from strata_broker.metadata.budget import SendBudget, max_requests
-from strata_broker.metadata.call_runtime import CallRuntime
 from strata_broker.metadata.filters import Filters
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.metadata.quotas import Quotas
@@ -37,9 +42,8 @@ from strata_broker.metadata.recorder import Recorder
 from strata_broker.operators.rehashes import Rehasher
 from strata_broker.operators.windows import OwnWindows, WindowCollector, WindowOptions
 from strata_broker.receives.ack import Acknowledger, LeaseKeeper
-from strata_broker.receives.assembly import new_receiver
+from strata_broker.receives.assembly import new_puller, new_receiver
 from strata_broker.receives.deliver import Deliverer
-from strata_broker.receives.pulls import Puller
 from strata_broker.receives.unclaimed import Unclaimed
 from strata_broker.sends.checks import TransactionChecker
 from strata_broker.sends.internal_sends import InternalSends
@@ -50,10 +54,10 @@ from strata_broker.sends.transactions import Transactions
 from strata_broker.servicers.assembly import OperatorParts, Operators
 from strata_broker.servicers.hot import HotCalls
 from strata_broker.servicers.messaging import MessagingServicer, WaitingMessages
+from strata_broker.servicers.messaging_rpc import SERVICE, serve_messaging
 from strata_broker.servicers.plugins import BrokerPlugin, PluginParts
 from strata_broker.serving import Serving
 from strata_broker.storage_client.channels import BrokerNetwork
-from strata_broker.storage_client.holder_calls import HolderCalls
 from strata_broker.storage_client.storage_tier import StorageTier
 from strata_edge.ports import Edge
 from strata_metadata.client import MetadataClient
@@ -116,10 +120,15 @@ class BrokerApp:
         self._traces = MessageTraces(runtime.tracer)
         self._log = get_logger("broker")
         metrics.declare(METRICS)
+        self.audit = AuditRecorder((LogSink(), runtime.audit), config.audit, clock, metrics=metrics)
         self._tasks = Tasks("broker", runtime.on_fatal)
         self.requests = RequestTasks("broker", metrics, max_tasks=max_requests(config))
         self._presence: asyncio.Task[None] | None = None
         self.view = MetadataView()
+        self.access = Authenticator(
+            self.view, config.access_control, clock, audit=self.audit, metrics=metrics
+        )
+        self.handles = HandleSigner(self.view, config.access_control, clock)
         self.sessions = Sessions(config.session, clock, metrics)
         self._quotas = Quotas(self.view, config.quotas, clock, metrics=metrics)
         self._metadata = MetadataClient(
@@ -144,6 +153,7 @@ class BrokerApp:
         self._serve_operators(shown_config or config)
         self._serve_plugins()
         self._storage.cluster.add(edge.health)
+        self._storage.cluster.add(network.health)
         self._serving = Serving(edge, self._storage.cluster, self._plugins)
         show_broker(metrics, self.sessions, self.view, lambda: bool(self.endpoint))
 
@@ -163,7 +173,7 @@ class BrokerApp:
 
     def _serve_clients(self) -> None:
         config, clock, metrics = self._config, self._clock, self._metrics
-        view, storage = self.view, self._storage
+        view = self.view
         provisioner = self._provisioner = Provisioner(
             view,
             self._metadata,
@@ -171,10 +181,18 @@ class BrokerApp:
             config=config.metadata,
             requests=self.requests,
             clock=clock,
+            audit=self.audit,
         )
         recorder = Recorder(clock, metrics, config.refusals)
         calls = self._calls = CallRuntime(
-            config, clock, self.requests, recorder, metrics, passes=self._edge.passes
+            config,
+            clock,
+            self.requests,
+            recorder,
+            metrics,
+            self.access,
+            self.handles,
+            passes=self._edge.passes,
         )
         filters = Filters(config.receive, clock, metrics)
         self._unclaimed = Unclaimed(config.receive, clock, metrics)
@@ -193,39 +211,35 @@ class BrokerApp:
         )
         self._telemetry.on_idle(self.checker.wake)
         self._deliverer = Deliverer(
-            storage.client,
-            self._identity.host,
-            clock,
-            recorder=recorder,
-            metrics=metrics,
-            traces=self._traces,
+            self._storage.client, self._identity.host, runtime=calls, traces=self._traces
         )
-        hot = self._new_hot_calls(provisioner, filters, producers)
-        self._puller = Puller(
+        self._serve_messaging(filters, self._new_hot_calls(provisioner, filters, producers))
+
+    def _serve_messaging(self, filters: Filters, hot: HotCalls) -> None:
+        calls, provisioner, storage = self._calls, self._provisioner, self._storage
+        self._puller = new_puller(
             provisioner,
-            storage.client,
-            reads=storage.reads,
-            holders=HolderCalls(
-                view, storage.client, clock, timeout_s=config.metadata.call_timeout_ms / 1000
-            ),
-            filters=filters,
+            storage,
+            filters,
             sessions=self.sessions,
             store_host=self._identity.host,
             runtime=calls,
         )
-        recaller = Recaller(view, provisioner, storage.client, clock=clock, metrics=metrics)
-        MessagingServicer(
+        recaller = Recaller(provisioner, storage.client, runtime=calls)
+        servicer = MessagingServicer(
             provisioner,
             self._routes,
             leases=LeaseKeeper(
-                view, provisioner, storage.client, unclaimed=self._unclaimed, config=config
+                provisioner, storage.client, unclaimed=self._unclaimed, runtime=calls
             ),
             waiting=WaitingMessages(self._transactions, recaller),
             puller=self._puller,
-            telemetry=self._telemetry,
             sessions=self.sessions,
-            runtime=calls,
-        ).register(self._edge, hot)
+        )
+        self._edge.set_hot_handler(SERVICE, hot)
+        serve_messaging(
+            self._methods(), servicer, puller=self._puller, telemetry=self._telemetry, runtime=calls
+        )
 
     def _new_hot_calls(
         self, provisioner: Provisioner, filters: Filters, producers: Producers
@@ -254,14 +268,7 @@ class BrokerApp:
             traces=self._traces,
         )
         acknowledger = Acknowledger(
-            self.view,
-            provisioner,
-            self._storage.acker,
-            config=calls.config,
-            clock=calls.clock,
-            recorder=calls.recorder,
-            metrics=calls.metrics,
-            unclaimed=self._unclaimed,
+            provisioner, self._storage.acker, unclaimed=self._unclaimed, runtime=calls
         )
         return HotCalls(
             self._sender, self._receiver, acknowledger, runtime=calls, plugins=self._plugins
@@ -283,7 +290,9 @@ class BrokerApp:
         return producers
 
     def _follow_transactions(self, producers: Producers, provisioner: Provisioner) -> None:
-        self._transactions = Transactions(self.view, self._storage.client, self._metrics)
+        self._transactions = Transactions(
+            self.view, self._storage.client, self._metrics, handles=self.handles
+        )
         self.checker = TransactionChecker(
             self.view,
             producers,
@@ -300,23 +309,24 @@ class BrokerApp:
         identity = self._identity
         self._operators = Operators(
             OperatorParts(
-                identity,
-                VERSION,
-                self.view,
-                self._metadata,
-                self._storage,
-                self._provisioner,
-                self._sender,
-                self.sessions,
-                self._telemetry,
-                self._routes,
-                self._quotas,
-                self._transactions,
-                self._network.broker_channels,
-                self._network.cluster,
-                shown_config,
-                self._random,
-                self._calls,
+                identity=identity,
+                version=VERSION,
+                view=self.view,
+                metadata=self._metadata,
+                storage=self._storage,
+                provisioner=self._provisioner,
+                sender=self._sender,
+                sessions=self.sessions,
+                telemetry=self._telemetry,
+                routes=self._routes,
+                quotas=self._quotas,
+                transactions=self._transactions,
+                broker_channels=self._broker_channel,
+                network=self._network,
+                shown_config=shown_config,
+                random=self._random,
+                calls=self._calls,
+                audit=self.audit,
             )
         )
         self._rehasher = Rehasher(
@@ -329,25 +339,35 @@ class BrokerApp:
             random=self._random,
             metrics=self._metrics,
         )
-        self._operators.register(ContainingEdge(self._edge, self.requests))
+        self._operators.register(self._edge, self._methods)
         self._windows = self._window_collector() if self._window_options is not None else None
 
     def _serve_plugins(self) -> None:
         parts = PluginParts(
-            self._identity.boot_id,
-            self.view,
-            self._metadata,
-            self._storage,
-            self._quotas,
-            self._operators.operations,
-            self._config,
-            self._clock,
-            self._random,
-            self.requests,
-            self._metrics,
+            boot_id=self._identity.boot_id,
+            view=self.view,
+            metadata=self._metadata,
+            storage=self._storage,
+            quotas=self._quotas,
+            operations=self._operators.operations,
+            config=self._config,
+            clock=self._clock,
+            random=self._random,
+            requests=self.requests,
+            metrics=self._metrics,
+            access=self.access,
+            audit=self.audit,
         )
         for plugin in self._plugins:
-            plugin.register(ContainingEdge(self._edge, self.requests), parts)
+            plugin.register(self._methods(), parts)
+
+    def _broker_channel(self, endpoints: Sequence[str]) -> Channel:
+        return self._network.broker_channels(endpoints, PeerHeaders(self.view, self._clock))
+
+    def _methods(self, edge: Edge | None = None) -> Methods:
+        """Return where rare RPCs are put: their callers are checked, their failures contained."""
+        contained = ContainingEdge(edge or self._edge, self.requests)
+        return GuardedMethods(contained, self.access, self.view, handles=self.handles)
 
     def _window_collector(self) -> WindowCollector:
         identity, timeout_s = self._identity, self._config.send.timeout_ms / 1000
@@ -407,7 +427,7 @@ class BrokerApp:
         self._deliverer.set_store_host(self.endpoint)
         self._puller.set_store_host(self.endpoint)
         self.checker.set_store_host(self.endpoint)
-        await self._register()
+        await self._register(await self._operators.start_peers(self.port))
         self._operators.start(self._tasks)
         self._tasks.spawn("rehash message groups", self._rehasher.run())
         self._tasks.spawn("push settings", self._telemetry.push_changes())
@@ -419,16 +439,17 @@ class BrokerApp:
         self._serving.begin()
         self._log.info("broker serves", endpoint=self.endpoint, node_id=self._identity.node_id)
 
-    async def _register(self) -> None:
+    async def _register(self, endpoints: Sequence[str]) -> None:
         """Register; try again in the background while no nameserver answers."""
         identity = self._identity
         node = meta_pb2.Node(
             node_id=identity.node_id,
             kind=meta_pb2.NODE_KIND_BROKER,
-            endpoints=[endpoint_of(identity.host, self.port)],  # its own, which brokers never share
+            endpoints=endpoints,
             advertised_endpoint=self.endpoint,
             boot_id=identity.boot_id,
             rack=identity.rack,
+            machine=identity.machine,
         )
         presence = NodePresence(
             self._metadata,
@@ -452,6 +473,7 @@ class BrokerApp:
         await self._deregister(grace_s)
         await self._drain(grace_s)
         await self._edge.stop(max(0.0, ends_s - self._clock.monotonic_s()))
+        await self._operators.stop_peers()
         await self.requests.stop()
         await self._tasks.stop()
         if self.endpoint:

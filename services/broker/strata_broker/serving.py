@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from strata_broker.servicers import admin_rpc, messaging, rocketmq_rpc
+from strata_broker.servicers import admin_rpc, messaging_rpc, rocketmq_rpc
 from strata_broker.servicers.plugins import BrokerPlugin
 from strata_broker.storage_client.cluster_watch import ClusterWatch
 from strata_edge.health import ServiceHealth
@@ -24,7 +24,7 @@ class Serving:
         self._health = ServiceHealth(edge)
         self._cluster = cluster
         self._services = [
-            *("", messaging.SERVICE, admin_rpc.SERVICE, rocketmq_rpc.SERVICE),
+            *("", messaging_rpc.SERVICE, admin_rpc.SERVICE, rocketmq_rpc.SERVICE),
             *(plugin.service for plugin in plugins),
         ]
         self._is_running = False

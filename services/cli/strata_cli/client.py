@@ -5,13 +5,17 @@ The official RocketMQ client cannot be used here: its protos would clash with ou
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import hmac
 import os
 import re
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +25,7 @@ import grpc
 from apache.rocketmq.v2 import service_pb2_grpc
 from strata.admin.v1 import admin_pb2_grpc
 from strata_cli.options import DEFAULT_ENDPOINT, CliError, Common, UsageError, milliseconds
+from strata_cli.profiles import read_secret
 
 Response = TypeVar("Response")
 Metadata = tuple[tuple[str, str], ...]
@@ -30,6 +35,8 @@ MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 _MAX_PORT = 65_535
 
 _NO_ROUTE = re.compile(r"(?:TOPIC_NOT_FOUND: )?CODE: 17 +DESC: No topic route info .*topic: (\S+)")
+
+_NO_CONNECTION = re.compile(r"Failed to connect to remote host: (?:\w+: )?([^()]+?) \(\d+\)$")
 
 _CODES = {
     grpc.StatusCode.NOT_FOUND: "not_found",
@@ -66,24 +73,29 @@ class CallFailed(CliError):
 class AdminClient:
     """Calls to one broker with a time limit.
 
+    Args:
+        common: the broker, the keys, the time limit.
+        clients: HOST:PORT of the broker's services for clients; empty: it is that of `common`.
+
     Attributes:
         admin: stub of strata.admin.v1.
         messaging: stub of apache.rocketmq.v2.
     """
 
-    def __init__(self, common: Common) -> None:
+    def __init__(self, common: Common, clients: str = "") -> None:
         self.endpoint = with_port(common.endpoint or DEFAULT_ENDPOINT)
         self.timeout_s = milliseconds(common.timeout) / 1_000
         self._common = common
-        self._secret = _secret_key(common)
+        self._secret = secret_key_of(common)
         self._channel = _channel(self.endpoint, common)
         self.admin = admin_pb2_grpc.AdminServiceStub(self._channel)
-        self.messaging = service_pb2_grpc.MessagingServiceStub(self._channel)
+        self._clients = _channel(clients, common) if clients else self._channel
+        self.messaging = service_pb2_grpc.MessagingServiceStub(self._clients)
 
     @property
     def channel(self) -> grpc.Channel:
-        """The connection, for stubs of other services."""
-        return self._channel
+        """The connection, for stubs of other services for clients."""
+        return self._clients
 
     def call(self, method: Callable[..., Response], request: Any) -> Response:
         """Call a unary method of a stub.
@@ -95,6 +107,9 @@ class AdminClient:
             return method(request, timeout=self.timeout_s, metadata=self.metadata())
         except grpc.RpcError as error:
             raise self.failure(error) from None
+        except ValueError as error:
+            # grpcio's answer when somebody has closed the connection.
+            raise CallFailed(str(error), grpc.StatusCode.UNAVAILABLE) from None
 
     def metadata(self) -> Metadata:
         """Return the headers of one call, signed when there are keys."""
@@ -117,20 +132,38 @@ class AdminClient:
                     f"SignedHeaders=x-mq-date-time, Signature={signature}",
                 )
             )
+        if self._common.session_token:
+            headers.append(("x-mq-session-token", self._common.session_token))
         return tuple(headers)
 
     def failure(self, error: grpc.RpcError) -> CallFailed:
         """Return the one line that is shown for a failed call."""
         status, details = error.code(), error.details() or ""
         if status in _STATUS_WORDS and "strata" not in details:
-            return CallFailed(f"{_STATUS_WORDS[status]} {self.endpoint}: {details}", status)
+            return CallFailed(
+                f"{_STATUS_WORDS[status]} {self.endpoint}: {reason_of(details)}", status
+            )
         if status is grpc.StatusCode.UNIMPLEMENTED:
             return CallFailed(f"{self.endpoint} does not offer this: {details}", status)
         return CallFailed(plain(details) or status.name, status)
 
+    def under(self, common: Common) -> AdminClient:
+        """Return a client with the same connection and keys, in a command's namespace."""
+        other = copy.copy(self)
+        other._common = replace(self._common, namespace=common.namespace)
+        other.timeout_s = milliseconds(common.timeout) / 1_000
+        return other
+
     def close(self) -> None:
         """Close the connection."""
         self._channel.close()
+        self._clients.close()
+
+
+def reason_of(details: str) -> str:
+    """Return why there was no connection, without gRPC's words about its attempts."""
+    found = _NO_CONNECTION.search(details)
+    return found[1].lower() if found else details
 
 
 def plain(text: str) -> str:
@@ -155,19 +188,43 @@ def with_port(endpoint: str) -> str:
     return endpoint
 
 
-def _secret_key(common: Common) -> str:
+def secret_key_of(common: Common) -> str:
+    """Return the secret key that a command was given, in a file or as it is.
+
+    Raises:
+        CliError: the file cannot be read.
+    """
     if not common.secret_key_file:
         return common.secret_key
+    return read_secret(Path(common.secret_key_file), "--secret-key-file", on_shared=_warn)
+
+
+def _warn(text: str) -> None:
+    """Warn a person. Programs go on: a mounted secret is often readable by a whole container."""
+    if sys.stderr.isatty():
+        print(f"warning: {text}", file=sys.stderr)
+
+
+_HELD: ContextVar[AdminClient | None] = ContextVar("held", default=None)
+
+
+@contextmanager
+def held(client: AdminClient) -> Iterator[None]:
+    """Let `connect` use a connection that is open, and that stays so."""
+    token = _HELD.set(client)
     try:
-        return Path(common.secret_key_file).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "the file is not text"
-        raise CliError(f"--secret-key-file {common.secret_key_file}: {reason}") from None
+        yield
+    finally:
+        _HELD.reset(token)
 
 
 @contextmanager
 def connect(common: Common) -> Iterator[AdminClient]:
     """Yield a client and close it."""
+    open_one = _HELD.get()
+    if open_one is not None:
+        yield open_one.under(common)
+        return
     client = AdminClient(common)
     try:
         yield client

@@ -70,7 +70,7 @@ def _what_matters(report: View) -> tuple[object, ...]:
 
 
 def _print(report: View, common: Common) -> None:
-    if common.output == "json":
+    if common.for_programs:
         show(report, common)
         return
     print(f"{report['status']}: {_counts(report)}" if report["raft_groups"] else report["status"])

@@ -20,6 +20,7 @@ def node_view(node: meta_pb2.Node, condition: admin_pb2.NodeCondition | None = N
         "endpoints": list(node.endpoints),
         "advertised_endpoint": node.advertised_endpoint,
         "rack": node.rack,
+        "machine": node.machine,
         "registered_at_ms": node.registered_at_ms,
         "state_since_ms": node.state_since_ms,
         "reason": condition.reason if condition is not None else "",
@@ -58,11 +59,27 @@ def node_views(
     cluster: admin_pb2.GetClusterResponse, placement: admin_pb2.GetPlacementResponse
 ) -> list[View]:
     """Return nodes' rows with the metadata leader's measurements of them."""
-    slow = {load.node_id: load.slow_reason or "slow" for load in placement.loads if load.is_slow}
+    loads = {load.node_id: load for load in placement.loads}
+    conditions = {each.node_id: each for each in cluster.conditions}
     return [
-        node | {"slow": node["node"] in slow, "slow_reason": slow.get(node["node"], "")}
+        node | _measured(loads.get(node["node"]), conditions.get(node["node"]))
         for node in cluster_nodes(cluster)
     ]
+
+
+def _measured(load: meta_pb2.NodeLoad | None, condition: admin_pb2.NodeCondition | None) -> View:
+    """Return how a node does; null: nobody measures that of this node."""
+    has_disk = load is not None and load.disk_total_bytes > 0
+    is_slow = load is not None and load.is_slow
+    return {
+        "slow": is_slow,
+        "slow_reason": (load.slow_reason or "slow") if load is not None and is_slow else "",
+        "replicas": condition.replicas if condition is not None else 0,
+        "leaders": condition.leaders if condition is not None else 0,
+        "bytes_per_s": round(load.bytes_per_s) if load is not None else None,
+        "disk_free_bytes": load.disk_free_bytes if load is not None and has_disk else None,
+        "disk_total_bytes": load.disk_total_bytes if load is not None and has_disk else None,
+    }
 
 
 def health_view(health: admin_pb2.GroupHealth) -> View:

@@ -43,7 +43,8 @@ def run(data_dir: Path, *, once: bool) -> None:
     # SIGTERM must end the node too, as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     print(f"Starting a standalone node, its data in {data_dir} ...", flush=True)
-    with _node(data_dir) as (process, endpoint):
+    with _node(data_dir) as (process, fields):
+        endpoint = fields["grpc"]
         print(f"It serves clients at {endpoint}, TLS and plaintext.", flush=True)
         with connect(Common(endpoint=endpoint)) as client:
             _create_topic(client)
@@ -51,6 +52,8 @@ def run(data_dir: Path, *, once: bool) -> None:
         if once:
             return
         print(f"\nTry it:  .venv/bin/strata topic list --endpoint {endpoint}", flush=True)
+        if "console" in fields:
+            print(f"Look at it:  http://{fields['console']}/", flush=True)
         print("The node stays up until Ctrl-C.", flush=True)
         try:
             status = process.wait()
@@ -61,8 +64,8 @@ def run(data_dir: Path, *, once: bool) -> None:
 
 
 @contextmanager
-def _node(data_dir: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run a node; yield its process and its endpoint."""
+def _node(data_dir: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """Run a node; yield its process and the fields of its ready line."""
     port = _default_port_or_any()
     process = subprocess.Popen(  # noqa: S603 - our own program
         [
@@ -82,7 +85,7 @@ def _node(data_dir: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
         if not line.startswith("ready "):
             raise CliError("the node did not start; the reason is above")
         fields = dict(field.split("=", 1) for field in line.split()[1:])
-        yield process, fields["grpc"]
+        yield process, fields
     finally:
         process.send_signal(signal.SIGTERM)
         try:

@@ -24,13 +24,17 @@ from strata_runtime.version import VERSION
 _RUN = Group("Run", sort_key=0)
 _USE = Group("Topics and messages", sort_key=1)
 _CLUSTER = Group("The cluster", sort_key=2)
-_FILES = Group("Files, with no server", sort_key=3)
+_ACCESS = Group("Access", sort_key=3)
+_FILES = Group("Files, with no server", sort_key=4)
+_TOOLS = Group("Tools", sort_key=5)
 
 app = App(
     name="strata",
     help="StrataMQ: run and operate it.",
     version=VERSION,
     help_format="plaintext",
+    # `run` gives Ctrl-C its exit code.
+    suppress_keyboard_interrupt=False,
 )
 app.command(
     "strata_cli.commands.run:standalone",
@@ -60,7 +64,19 @@ app.command(
     group=_RUN,
 )
 app.command(
+    "strata_cli.commands.autoscaler:autoscaler",
+    name="autoscaler",
+    help="Metrics of a cluster for KEDA.",
+    group=_RUN,
+)
+app.command(
     "strata_cli.commands.local:app", name="local", help="A cluster on this machine.", group=_RUN
+)
+app.command(
+    "strata_console.command:console",
+    name="console",
+    help="The web console of a cluster.",
+    group=_RUN,
 )
 app.command(
     "strata_cli.commands.run:demo",
@@ -69,7 +85,19 @@ app.command(
     group=_RUN,
 )
 app.command(
+    "strata_cli.commands.status:status",
+    name="status",
+    help="The cluster on one screen, with the next command for each problem.",
+    group=_CLUSTER,
+)
+app.command(
     "strata_cli.commands.cluster:cluster", name="cluster", help="The whole cluster.", group=_CLUSTER
+)
+app.command(
+    "strata_cli.commands.probe:probe",
+    name="probe",
+    help="Whether a process of this machine is ready.",
+    group=_RUN,
 )
 app.command("strata_cli.commands.node:app", name="node", help="Nodes.", group=_CLUSTER)
 app.command(
@@ -88,10 +116,29 @@ app.command(
     "strata_cli.commands.transaction:app", name="transaction", help="Transactions.", group=_USE
 )
 app.command(
+    "strata_cli.commands.apply:apply",
+    name="apply",
+    help="Topics and consumer groups as a file says.",
+    group=_USE,
+)
+app.command(
+    "strata_cli.commands.apply:export",
+    name="export",
+    help="Topics and consumer groups as a file.",
+    group=_USE,
+)
+app.command(
     "strata_cli.commands.quota:app",
     name="quota",
     help="Limits of namespaces and topics.",
     group=_USE,
+)
+app.command("strata_cli.commands.user:app", name="user", help="Users and keys.", group=_ACCESS)
+app.command(
+    "strata_cli.commands.policy:app",
+    name="policy",
+    help="Policies: rights of users.",
+    group=_ACCESS,
 )
 app.command(
     "strata_cli.commands.tier_cluster:app", name="tier", help="Tiered storage.", group=_CLUSTER
@@ -103,10 +150,46 @@ app.command(
     "strata_cli.commands.placement:app", name="placement", help="Plans of moves.", group=_CLUSTER
 )
 app.command(
+    "strata_cli.commands.cert:app",
+    name="cert",
+    help="Certificates of a cluster; needs no server.",
+    group=_FILES,
+)
+app.command(
     "strata_cli.commands.log:app",
     name="log",
     help="CommitLogs on disk; needs no server.",
     group=_FILES,
+)
+app.command(
+    "strata_cli.commands.doctor:doctor",
+    name="doctor",
+    help="Checks of this machine: clock, disk, limits, ports, certificates.",
+    group=_TOOLS,
+)
+app.command(
+    "strata_cli.commands.bench:app",
+    name="bench",
+    help="A small load, and how quick it was.",
+    group=_TOOLS,
+)
+app.command(
+    "strata_cli.commands.debug:app",
+    name="debug",
+    help="A file that helps to look into a problem.",
+    group=_TOOLS,
+)
+app.command(
+    "strata_cli.commands.profile:app",
+    name="profile",
+    help="Connections under a name.",
+    group=_TOOLS,
+)
+app.command(
+    "strata_cli.commands.completion:app",
+    name="completion",
+    help="Completion in the shell.",
+    group=_TOOLS,
 )
 
 
@@ -161,7 +244,7 @@ def _run(arguments: Sequence[str]) -> int:
 def _wants_json(arguments: Sequence[str]) -> bool:
     """Whether errors are for a program; also when the command line could not be read."""
     text = " ".join(arguments)
-    return re.search(r"(^| )(-o|--output)[ =]?json( |$)", text) is not None
+    return re.search(r"(^| )(-o|--output)[ =]?(json|yaml)( |$)", text) is not None
 
 
 def one_line_of(error: CycloptsError) -> str:

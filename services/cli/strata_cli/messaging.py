@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -21,10 +22,14 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_cli.client import AdminClient, plain
 from strata_cli.options import CliError
 
+Sending = Any
+"""A send in flight: grpcio's call, which is a future of a `SendMessageResponse`."""
+
 MAX_BATCH = 32
 """Most messages of one receive call; the server takes no more."""
 
 _PATIENCE_S = 0.5
+_RETRY_S = 1.0
 _LONG_POLLING_S = 5
 _ANY_QUEUE = -1
 _ID_EPOCH_S = 1_609_459_200  # 2021-01-01T00:00:00Z, the origin of the time in a message id
@@ -32,7 +37,7 @@ _ID_EPOCH_S = 1_609_459_200  # 2021-01-01T00:00:00Z, the origin of the time in a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
-    """What a message is made of; empty texts are left out.
+    """Fields of a message; empty texts are left out.
 
     Attributes:
         deliver_at_ms: when it is to be delivered, since 1970; 0: at once.
@@ -59,6 +64,45 @@ def send(client: AdminClient, outgoing: Outgoing) -> service_pb2.SendResultEntry
     return response.entries[0]
 
 
+def send_soon(client: AdminClient, outgoing: Outgoing) -> Sending:
+    """Begin to send a message; `receipt_of` waits for its receipt."""
+    request = service_pb2.SendMessageRequest(messages=[_message(outgoing)])
+    call: Sending = client.messaging.SendMessage.future(
+        request, timeout=client.timeout_s, metadata=client.metadata()
+    )
+    return call
+
+
+def receipt_of(client: AdminClient, call: Sending) -> service_pb2.SendResultEntry:
+    """Return the receipt of a message that was sent with `send_soon`.
+
+    Raises:
+        CliError: the broker refused it.
+    """
+    try:
+        response: service_pb2.SendMessageResponse = call.result()
+    except grpc.RpcError as error:
+        raise client.failure(error) from None
+    _require_ok(response.status)
+    return response.entries[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerWish:
+    """A simple consumer's wish.
+
+    Attributes:
+        tag: tag filter; used unless there is an SQL92 filter.
+        invisible_s: time until a message without an ack is delivered again.
+    """
+
+    topic: definition_pb2.Resource
+    group: definition_pb2.Resource
+    tag: str = "*"
+    sql: str = ""
+    invisible_s: float = 30.0
+
+
 def receive(
     client: AdminClient,
     topic: definition_pb2.Resource,
@@ -70,7 +114,15 @@ def receive(
     invisible_s: float,
     sql: str = "",
 ) -> list[definition_pb2.Message]:
-    """Receive up to `count` messages that pass the tag filter, or the SQL92 filter if there is one.
+    """Receive messages as `receive_some` does."""
+    wanted = ConsumerWish(topic=topic, group=group, tag=tag, sql=sql, invisible_s=invisible_s)
+    return receive_some(client, wanted, count=count, wait_s=wait_s)
+
+
+def receive_some(
+    client: AdminClient, wanted: ConsumerWish, *, count: int, wait_s: float
+) -> list[definition_pb2.Message]:
+    """Receive up to `count` messages that pass the filter.
 
     It returns when there are `count` messages, when there are some and no queue has more at the
     moment, or when none arrived within `wait_s`.
@@ -78,27 +130,77 @@ def receive(
     Raises:
         CliError: the broker refused the call.
     """
-    queues = _queues(client, topic)
-    request = service_pb2.ReceiveMessageRequest(
-        group=group,
-        filter_expression=definition_pb2.FilterExpression(
-            type=definition_pb2.SQL if sql else definition_pb2.TAG, expression=sql or tag
-        ),
-        long_polling_timeout=Duration(seconds=_LONG_POLLING_S),
-    )
-    request.invisible_duration.FromNanoseconds(round(invisible_s * 1e9))
+    poll = _Poll(client, wanted)
     messages: list[definition_pb2.Message] = []
     deadline_s = time.monotonic() + wait_s
     while len(messages) < count:
         before = len(messages)
-        for queue in queues:
-            request.message_queue.CopyFrom(queue)
-            request.batch_size = min(count - len(messages), MAX_BATCH)
-            if request.batch_size > 0:
-                messages.extend(_receive_once(client, request))
+        messages.extend(poll.round(count - before))
         if len(messages) == before and (messages or time.monotonic() >= deadline_s):
             break
     return messages
+
+
+def receive_each(
+    client: AdminClient, wanted: ConsumerWish, count: int | None, *, wait_s: float | None
+) -> Iterator[definition_pb2.Message]:
+    """Yield messages as they arrive: at most `count`, and until none arrived for `wait_s`.
+
+    Args:
+        client: connection.
+        wanted: which messages.
+        count: None: no limit.
+        wait_s: None: wait forever; a broker that cannot be reached is asked again.
+
+    Raises:
+        CliError: the broker refused the call.
+    """
+    poll = _Poll(client, wanted)
+    left, deadline_s = count, time.monotonic() + (wait_s or 0.0)
+    while left is None or left > 0:
+        some = 0
+        try:
+            for message in poll.round(MAX_BATCH if left is None else left):
+                some += 1
+                yield message
+        except CliError as error:
+            if wait_s is not None or error.code != "unreachable":
+                raise
+            time.sleep(_RETRY_S)
+        left = None if left is None else left - some
+        if some:
+            deadline_s = time.monotonic() + (wait_s or 0.0)
+        elif wait_s is not None and time.monotonic() >= deadline_s:
+            return
+
+
+class _Poll:
+    """Asks the broker names of a topic in turn."""
+
+    def __init__(self, client: AdminClient, wanted: ConsumerWish) -> None:
+        self._client = client
+        self._queues = _queues(client, wanted.topic)
+        self._request = service_pb2.ReceiveMessageRequest(
+            group=wanted.group,
+            filter_expression=definition_pb2.FilterExpression(
+                type=definition_pb2.SQL if wanted.sql else definition_pb2.TAG,
+                expression=wanted.sql or wanted.tag,
+            ),
+            long_polling_timeout=Duration(seconds=_LONG_POLLING_S),
+        )
+        self._request.invisible_duration.FromNanoseconds(round(wanted.invisible_s * 1e9))
+
+    def round(self, count: int) -> Iterator[definition_pb2.Message]:
+        """Ask each broker name once; yield at most `count` messages."""
+        request = self._request
+        for queue in self._queues:
+            request.message_queue.CopyFrom(queue)
+            request.batch_size = min(count, MAX_BATCH)
+            if request.batch_size <= 0:
+                return
+            for message in _receive_once(self._client, request):
+                count -= 1
+                yield message
 
 
 def acknowledge(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -48,12 +48,16 @@ CONNECTION = Group("Connection", sort_key=1)
 class Common:
     """Options of every command; commands without a server ignore the connection options."""
 
-    output: Annotated[Literal["text", "wide", "json"], Parameter(name=["--output", "-o"])] = "text"
-    """Form of the result; text fits the terminal, wide has one line per row."""
-    endpoint: Annotated[str, Parameter(env_var="STRATA_ENDPOINT", group=CONNECTION)] = (
-        DEFAULT_ENDPOINT
-    )
-    """HOST:PORT of any broker."""
+    output: Annotated[
+        Literal["text", "table", "wide", "name", "json", "yaml"],
+        Parameter(name=["--output", "-o"]),
+    ] = "text"
+    """Form of the result; text (or table) fits the terminal, wide has one line per row, name has
+    only the names of the rows."""
+    profile: Annotated[str, Parameter(env_var="STRATA_PROFILE", group=CONNECTION)] = ""
+    """Profile with defaults of the options below, of ~/.config/strata/profiles.toml."""
+    endpoint: Annotated[str, Parameter(env_var="STRATA_ENDPOINT", group=CONNECTION)] = ""
+    """HOST:PORT of any broker; default: 127.0.0.1:8081."""
     namespace: Annotated[str, Parameter(group=CONNECTION)] = ""
     """Namespace of topics and consumer groups."""
     tls: Annotated[bool, Parameter(negative="", group=CONNECTION)] = False
@@ -64,12 +68,36 @@ class Common:
     """Access key to sign requests with."""
     secret_key: Annotated[
         str, Parameter(env_var="STRATA_SECRET_KEY", show_default=False, group=CONNECTION)
-    ] = ""
+    ] = field(default="", repr=False)
     """Secret key to sign requests with; other users of this machine can see it."""
     secret_key_file: Annotated[str, Parameter(group=CONNECTION)] = ""
     """File that holds the secret key."""
+    session_token: Annotated[
+        str, Parameter(env_var="STRATA_SESSION_TOKEN", show_default=False, group=CONNECTION)
+    ] = field(default="", repr=False)
+    """Session token of temporary keys; other users of this machine can see it."""
     timeout: Annotated[str, Parameter(group=CONNECTION)] = "10s"
     """Time limit of one call to the server."""
+
+    def __post_init__(self) -> None:
+        """Fill in what neither the command line nor the environment says.
+
+        Raises:
+            CliError: there is no such profile, or it cannot be used.
+        """
+        if self.profile:
+            from strata_cli.profiles import load_profile
+
+            for name, value in load_profile(self.profile).defaults(self.access_key).items():
+                if not getattr(self, name):
+                    object.__setattr__(self, name, value)
+        if not self.endpoint:
+            object.__setattr__(self, "endpoint", DEFAULT_ENDPOINT)
+
+    @property
+    def for_programs(self) -> bool:
+        """Whether the result is a document with the promised keys, not a text for people."""
+        return self.output in ("json", "yaml")
 
 
 COMMON = Common()
@@ -145,3 +173,18 @@ def numbers(text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise UsageError(f"{text!r} is not a list of numbers like 1000,5000,10000") from None
+
+
+def process_count_of(option: str, value: str | None) -> int | Literal["auto"] | None:
+    """Return a number of processes as the configuration takes it; None: it is not given.
+
+    Raises:
+        UsageError: it is neither a number nor auto.
+    """
+    if value is None:
+        return None
+    if value == "auto":
+        return "auto"
+    if not value.isascii() or not value.isdigit():
+        raise UsageError(f"{option} {value}: write a number or auto")
+    return int(value)

@@ -1,4 +1,4 @@
-"""Results on standard output: JSON for programs, tables for people; both from the same dict.
+"""Results on standard output: JSON or YAML for programs, tables for people; from the same dict.
 
 Tables are as wide as the terminal at most; with `-o wide` each row is one line.
 """
@@ -8,16 +8,34 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Literal
 
-from strata_cli.options import Common
-from strata_cli.readable import label, readable
+from strata_cli.options import Common, UsageError
+from strata_cli.readable import label, printable, readable
 
 Result = Mapping[str, Any]
 
+_SHOWN: ContextVar[list[Result] | None] = ContextVar("shown", default=None)
+
 _UNKNOWN_WIDTH = 80
 _WIDE = 1 << 30
+_NAMES = (
+    "name",
+    "node",
+    "message_id",
+    "transaction_id",
+    "policy_id",
+    "replica_id",
+    "group",
+    "consumer_group",
+    "queue",
+    "raft_group",
+    "topic",
+)
+"""Keys that name what a row is about; the first one that the row has."""
 
 
 def show(result: Result, common: Common, *, rows: str = "", columns: Sequence[str] = ()) -> None:
@@ -29,8 +47,16 @@ def show(result: Result, common: Common, *, rows: str = "", columns: Sequence[st
         rows: key of the list that makes the table of the readable form; "": none.
         columns: keys of the table's columns; empty: those of the first row.
     """
-    if common.output == "json":
-        sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
+    taken = _SHOWN.get()
+    if taken is not None:
+        taken.append(result)
+        return
+    if common.for_programs:
+        write_document(result, common)
+        return
+    if common.output == "name":
+        for row in result[rows] if rows else (result,):
+            print(printable(name_of(row)))
         return
     values = {
         key: value for key, value in result.items() if key != rows and (value or key != "next_page")
@@ -39,6 +65,72 @@ def show(result: Result, common: Common, *, rows: str = "", columns: Sequence[st
     if rows:
         width = _WIDE if common.output == "wide" else _terminal_width()
         _show_table(result[rows], columns, empty=f"no {rows.replace('_', ' ')}", width=width)
+
+
+def name_of(row: Result) -> str:
+    """Return the name of a row: that of the object which it is about."""
+    found = next((key for key in _NAMES if row.get(key) not in (None, "")), "")
+    return str(row[found] if found else next(iter(row.values()), ""))
+
+
+class MessagePrinter:
+    """Prints messages one by one: as documents, by a template, or as lines for people.
+
+    Args:
+        common: the form of the result.
+        template: for `templates.Format`; None: there is none.
+
+    Raises:
+        UsageError: the template is wrong, or the output is for programs and needs none.
+    """
+
+    def __init__(self, common: Common, template: str | None) -> None:
+        from strata_cli.templates import Format
+
+        self._common = common
+        self._format: Format | None = None
+        if template is not None:
+            if common.for_programs:
+                raise UsageError(f"--format is for people; leave out -o {common.output}")
+            self._format = Format(template, is_for_terminal=sys.stdout.isatty())
+
+    def print(self, view: Result) -> None:
+        """Print a message at once."""
+        from strata_cli.templates import line_of
+
+        if self._format is not None:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(self._format.of(dict(view)))
+            sys.stdout.buffer.flush()
+        elif self._common.for_programs:
+            write_document(view, self._common)
+        else:
+            print(line_of(dict(view)))
+        sys.stdout.flush()
+
+
+def write_document(result: Result, common: Common) -> None:
+    """Print a result for programs: JSON on one line, or a YAML document that begins with ---."""
+    if common.output == "yaml":
+        import yaml
+
+        text = yaml.safe_dump(
+            dict(result), sort_keys=False, allow_unicode=True, explicit_start=True
+        )
+        sys.stdout.write(text)
+    else:
+        sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def captured() -> Iterator[list[Result]]:
+    """Yield a list that takes the results that are shown in this context, instead of the screen."""
+    shown: list[Result] = []
+    token = _SHOWN.set(shown)
+    try:
+        yield shown
+    finally:
+        _SHOWN.reset(token)
 
 
 def _show_values(values: Result) -> None:

@@ -58,7 +58,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class BacktestOptions:
-    """What is run.
+    """Settings of a run.
 
     Attributes:
         embargo: windows left out between the parts.
@@ -76,7 +76,7 @@ class BacktestOptions:
 
 @dataclass(slots=True)
 class BacktestResult:
-    """What came of it, from the test part only.
+    """Result of a run, from the test part only.
 
     Attributes:
         split: windows of the parts.
@@ -278,7 +278,7 @@ class _Contest:
 
 
 class _Future(Mapping[int, Points]):
-    """What will really come after a window."""
+    """The load that really comes after a window."""
 
     def __init__(self, series: LoadSeries) -> None:
         self._series = series

@@ -170,18 +170,21 @@ class Board:
     ) -> str | None:
         """Return the node that should get a replica in place of the one on `leaving`.
 
-        Hard: it can take one, has none of this raft group, bears it, has room on its disk, and
-        stands in a rack of its own as far as any such node does. Among those the least busy.
+        Hard: it can take one, its machine has none of this raft group, it bears it, has room on
+        its disk, and stands in a rack of its own as far as any such node does. Among those the
+        least busy.
         """
         share = self.model.follower_share + (0.0 if leaving else group.read_share)
         staying = [node for node in (*group.voters, *group.readers) if node != leaving]
+        machines = set(map(self.machine, staying))
         racks = {self.rack(node) for node in group.voters if node != leaving}
         fit = [
             node
             for node in self.nodes.values()
             if node.can_take
             and not node.must_go
-            and node.node_id not in (*staying, leaving)
+            and node.node_id != leaving
+            and node.place not in machines
             and self.bears(node.node_id, group.raft_group, share, capacity_limit)
             and self._has_room(node, group.stored_bytes, disk_limit)
         ]
@@ -202,15 +205,19 @@ class Board:
         node = self.nodes[node_id]
         return 1 - self._free[node_id] / node.disk_total_bytes if node.disk_total_bytes else 0.0
 
-    def rack(self, node_id: str) -> str:
-        """Return a node's rack; a node without one is a rack of its own."""
+    def machine(self, node_id: str) -> str:
+        """Return a node's machine; a node without one is a machine of its own."""
         node = self.nodes.get(node_id)
-        return node.rack if node is not None and node.rack else f"node {node_id}"
+        return node.place if node is not None else f"node {node_id}"
 
-    def rack_conflicts(self, voters: Iterable[str]) -> int:
-        """Return how many of these nodes share a rack with an earlier one."""
-        racks = [self.rack(node) for node in voters]
-        return len(racks) - len(set(racks))
+    def rack(self, node_id: str) -> str:
+        """Return a node's rack; the machine of a node without one is a rack of its own."""
+        node = self.nodes.get(node_id)
+        return node.rack if node is not None and node.rack else self.machine(node_id)
+
+    def conflicts(self, voters: Sequence[str]) -> tuple[int, int]:
+        """Return how many of these nodes share a machine, and a rack, with an earlier one."""
+        return _repeats(map(self.machine, voters)), _repeats(map(self.rack, voters))
 
     def apply(self, action: Action) -> None:
         """Change the board as an action changes the cluster."""
@@ -258,3 +265,8 @@ class Board:
 
     def _thresholds(self, utilisation: float) -> Line:
         return [max(utilisation, mean * (1 + self._slack)) for mean in self._mean]
+
+
+def _repeats(names: Iterable[str]) -> int:
+    every = list(names)
+    return len(every) - len(set(every))

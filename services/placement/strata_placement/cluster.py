@@ -30,7 +30,8 @@ class NodeModel:
     """A storage node.
 
     Attributes:
-        rack: failure domain; empty: a node without one is a rack of its own.
+        rack: failure domain; empty: its machine is one.
+        machine: what it shares with other nodes; empty: it is a machine of its own.
         capacity_bytes_per_s: load that it can bear.
         disk_free_bytes, disk_total_bytes: of its log; total 0: not known.
         can_take: it is up, not draining and not slow.
@@ -44,6 +45,12 @@ class NodeModel:
     disk_total_bytes: int = 0
     can_take: bool = True
     must_go: bool = False
+    machine: str = ""
+
+    @property
+    def place(self) -> str:
+        """Name of the machine that it is on, for comparison with other nodes."""
+        return f"machine {self.machine}" if self.machine else f"node {self.node_id}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class TransferLeader:
 
 @dataclass(frozen=True, slots=True)
 class MoveReplica:
-    """A replica of a raft group goes to another node; its data are copied."""
+    """A replica of a raft group goes to another node; its data is copied."""
 
     raft_group: int
     from_node: str
@@ -65,7 +65,7 @@ class RemoveReadReplica:
 
 @dataclass(frozen=True, slots=True)
 class ScaleBrokers:
-    """Another number of brokers shall run; whoever runs them carries it out."""
+    """Another number of brokers should run; their operator carries it out."""
 
     from_count: int
     to_count: int
@@ -120,7 +120,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Steps in the order in which they shall be taken.
+    """Steps in the order in which they should be taken.
 
     Attributes:
         made_at_ms: wall time.
@@ -142,7 +142,7 @@ class Plan:
 
     @property
     def cost_bytes(self) -> int:
-        """What all steps copy."""
+        """Return the bytes that all steps copy."""
         return sum(step.cost_bytes for step in self.steps)
 
     def to_json(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 Hard goals, which no step violates and which alone are reason enough to move data:
 
 1. what must leave a node leaves it, and voters of a raft group stand in different racks as far as
-   there are racks; their number never changes;
+   there are racks, never on one machine; their number never changes;
 2. no disk is fuller than `disk_limit`;
 3. no step brings a node above `capacity_limit`, or one that is above it further up.
 
@@ -227,9 +227,11 @@ class _Maker:
                 yield node_id, f"{node_id} is draining"
         voters = self.board.groups[group.raft_group].voters
         for at, node_id in enumerate(voters):
-            if self.board.rack(node_id) in {self.board.rack(other) for other in voters[:at]}:
-                rack = self.board.rack(node_id)
-                yield node_id, f"{rack} has two replicas of raft group {group.raft_group}"
+            for domain in (self.board.machine, self.board.rack):
+                if domain(node_id) in set(map(domain, voters[:at])):
+                    reason = f"{domain(node_id)} has two replicas of raft group {group.raft_group}"
+                    yield node_id, reason
+                    break
 
     def _move_replica(self, group: GroupModel, leaving: str, reason: str) -> None:
         board, number = self.board, group.raft_group
@@ -240,9 +242,9 @@ class _Maker:
             self.notes.append(f"{reason}: no node can take the replica")
             return
         staying = [node for node in group.voters if node != leaving]
-        conflicts = board.rack_conflicts(group.voters)
         must_go = board.nodes[leaving].must_go if leaving in board.nodes else True
-        if board.rack_conflicts([*staying, host]) > conflicts - (not must_go):
+        before, after = board.conflicts(group.voters), board.conflicts([*staying, host])
+        if after > before or (after == before and not must_go):
             if len(set(map(board.rack, board.nodes))) >= len(group.voters):
                 self.notes.append(f"{reason}: no node of another rack can take the replica")
             return
@@ -280,7 +282,7 @@ class _Maker:
                 return
             host = self._host(group, node_id)
             staying = [node for node in group.voters if node != node_id]
-            if host is not None and board.rack_conflicts([*staying, host]) <= board.rack_conflicts(
+            if host is not None and board.conflicts([*staying, host]) <= board.conflicts(
                 group.voters
             ):
                 reason = f"the disk of {node_id} is {board.disk_used(node_id):.0%} full"

@@ -49,7 +49,7 @@ class SimulationOptions:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a planner.
+    """Result of a planner.
 
     Attributes:
         time_above_capacity_s: node-seconds above `overload_above`.

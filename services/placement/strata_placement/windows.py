@@ -48,7 +48,7 @@ class QueueName:
 
 @dataclass(frozen=True, slots=True)
 class GroupTraffic:
-    """What the queues of one raft group took in and gave out.
+    """Traffic of the queues of one raft group, in and out.
 
     Attributes:
         bytes_in: stored, over all windows.
@@ -69,7 +69,7 @@ class GroupTraffic:
 
 @dataclass(frozen=True, slots=True)
 class BrokerTraffic:
-    """What all brokers together did in one window."""
+    """Traffic of all brokers together in one window."""
 
     start_ms: int
     bytes_per_s: float

@@ -8,6 +8,7 @@ every host twice a second.
 from __future__ import annotations
 
 from strata_sim.invariants.commits import CommittedStay
+from strata_sim.invariants.damage import DamageHasCause
 from strata_sim.invariants.elections import OneLeaderPerTerm
 from strata_sim.invariants.group_rows import EqualRows
 from strata_sim.invariants.metadata_rows import EqualMetadata
@@ -27,4 +28,5 @@ def all_invariants() -> list[Invariant]:
         EqualMetadata(),
         EndsNeverFall(),
         OneOwnerPerSlot(),
+        DamageHasCause(),
     ]

@@ -25,8 +25,8 @@ class CommittedStay:
         self._seen: dict[tuple[int, int], int] = {}
         self._leaders: set[tuple[int, int, int]] = set()
 
-    def look(self, hosts: Sequence[AnyHost]) -> Iterator[str]:
-        """See `Invariant.look`."""
+    def check(self, hosts: Sequence[AnyHost]) -> Iterator[str]:
+        """See `Invariant.check`."""
         for host in hosts:
             for raft_group, replica in host.replicas().items():
                 yield from self._look_at_commits(raft_group, replica)
@@ -35,7 +35,7 @@ class CommittedStay:
 
     def _look_at_commits(self, raft_group: int, replica: Replica) -> Iterator[str]:
         key = (raft_group, replica.replica_id)
-        # What is applied is committed, and durable here: the stored entry is the one that counts.
+        # An applied entry is committed, and durable here: the stored entry is the one that counts.
         applied, seen = replica.applied_index, self._seen.get(key, 0)
         if applied == seen:
             return

@@ -16,8 +16,8 @@ class OneLeaderPerTerm:
     def __init__(self) -> None:
         self._leaders: dict[tuple[int, int], int] = {}
 
-    def look(self, hosts: Sequence[AnyHost]) -> Iterator[str]:
-        """See `Invariant.look`."""
+    def check(self, hosts: Sequence[AnyHost]) -> Iterator[str]:
+        """See `Invariant.check`."""
         for host in hosts:
             for raft_group, replica in host.replicas().items():
                 if replica.role is not Role.LEADER:

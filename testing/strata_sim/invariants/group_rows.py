@@ -107,8 +107,8 @@ class EqualRows:
         # By node and raft group: the replica that started, and the last index of its log by then.
         self._started: dict[tuple[str, int], tuple[Replica, int]] = {}
 
-    def look(self, hosts: Sequence[AnyHost]) -> Iterator[str]:
-        """See `Invariant.look`."""
+    def check(self, hosts: Sequence[AnyHost]) -> Iterator[str]:
+        """See `Invariant.check`."""
         for host in hosts:
             if not isinstance(host, StorageHost) or host.app is None:
                 continue

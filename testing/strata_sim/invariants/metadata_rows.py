@@ -10,7 +10,7 @@ from strata_sim.hosts import AnyHost, NameserverHost, StorageHost
 from strata_sim.stores import SimMetadataStore
 from strata_state.metadata_keys import APPLIED_KEY, INSTALLING_KEY, MetadataRowKind
 
-# What only a nameserver keeps, or each keeper for itself.
+# Rows that only a nameserver keeps, or each keeper for itself.
 _OWN_KINDS = {MetadataRowKind.APPLIED, MetadataRowKind.CHANGE, MetadataRowKind.INSTALLING}
 
 
@@ -23,8 +23,8 @@ class EqualMetadata:
         self._checksums: dict[int, tuple[int, str]] = {}
         self._seen: dict[str, int] = {}
 
-    def look(self, hosts: Sequence[AnyHost]) -> Iterator[str]:
-        """See `Invariant.look`."""
+    def check(self, hosts: Sequence[AnyHost]) -> Iterator[str]:
+        """See `Invariant.check`."""
         for host in hosts:
             revision, rows = _metadata(host)
             if rows is None or not revision or self._seen.get(host.name) == revision:

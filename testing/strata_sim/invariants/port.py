@@ -14,5 +14,5 @@ class Invariant(Protocol):
     # Whether it looks at the sender of every message too.
     EVERY_MESSAGE: bool
 
-    def look(self, hosts: Sequence[AnyHost]) -> Iterator[str]:
+    def check(self, hosts: Sequence[AnyHost]) -> Iterator[str]:
         """Look at hosts as they are now; yield violations."""

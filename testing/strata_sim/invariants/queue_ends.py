@@ -16,8 +16,8 @@ class EndsNeverFall:
     def __init__(self) -> None:
         self._ends: dict[tuple[int, int, int], tuple[int, int]] = {}
 
-    def look(self, hosts: Sequence[AnyHost]) -> Iterator[str]:
-        """See `Invariant.look`."""
+    def check(self, hosts: Sequence[AnyHost]) -> Iterator[str]:
+        """See `Invariant.check`."""
         for host in hosts:
             if not isinstance(host, StorageHost):
                 continue

@@ -21,8 +21,8 @@ class OneOwnerPerSlot:
     def __init__(self) -> None:
         self._terms: defaultdict[int, int] = defaultdict(int)
 
-    def look(self, hosts: Sequence[AnyHost]) -> Iterator[str]:
-        """See `Invariant.look`."""
+    def check(self, hosts: Sequence[AnyHost]) -> Iterator[str]:
+        """See `Invariant.check`."""
         storage = [host for host in hosts if isinstance(host, StorageHost)]
         for host in storage:
             for raft_group, replica in host.replicas().items():

@@ -29,6 +29,7 @@ SHORT_PAUSES: Mapping[str, Mapping[str, object]] = {
     "metadata": {"first_retry_ms": 1, "max_retry_ms": 2, "call_timeout_ms": 1_000},
     "receive": {"gone_grace_ms": 1, "surplus_pause_ms": 1, "min_polling_ms": 1},
     "telemetry": {"node_repeat_ms": (1, 2, 3)},
+    "access_control": {"mode": "off"},
 }
 
 AnyEdge = TypeVar("AnyEdge", bound=Edge)
@@ -37,7 +38,7 @@ BROKER_A = BrokerIdentity("broker-a", 7, "127.0.0.1")
 
 
 def broker_config(**sections: Any) -> BrokerConfig:
-    """Return a configuration with short pauses.
+    """Return a configuration with short pauses and without access control.
 
     Args:
         sections: as in a configuration; keys of a section are added to those of short pauses, or
@@ -52,6 +53,14 @@ def broker_config(**sections: Any) -> BrokerConfig:
 def waiting_receives(app: BrokerApp) -> int:
     """Return how many receives wait for messages in a broker."""
     return len(app._receiver._popper._room)
+
+
+def _decided(config: BrokerConfig) -> BrokerConfig:
+    """Decide about access control as a process does that listens on a loopback address."""
+    section = config.access_control
+    if section.mode != "auto":
+        return config
+    return config.model_copy(update={"access_control": section.model_copy(update={"mode": "off"})})
 
 
 class BrokerUnderTest(Generic[AnyEdge]):
@@ -80,7 +89,7 @@ class BrokerUnderTest(Generic[AnyEdge]):
         self.failures: list[tuple[str, BaseException]] = []
         self.app = BrokerApp(
             identity,
-            config,
+            _decided(config),
             edge,
             network=network,
             runtime=Runtime(SystemClock(), random, metrics, self._on_failure),

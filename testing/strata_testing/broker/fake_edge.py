@@ -188,8 +188,14 @@ class FakeEdge:
 class EdgeChannel:
     """See `strata_angelia.ports.Channel`: the way from one broker to another one's edge."""
 
-    def __init__(self, edges: Mapping[str, FakeEdge], endpoint: str) -> None:
+    def __init__(
+        self,
+        edges: Mapping[str, FakeEdge],
+        endpoint: str,
+        headers: Callable[[], Sequence[tuple[str, str]]] = tuple,
+    ) -> None:
         self._edges = edges
+        self._headers = headers
         self._endpoint = endpoint
 
     async def call(
@@ -203,7 +209,7 @@ class EdgeChannel:
         edge = self._edges.get(self._endpoint)
         if edge is None or not edge.running:
             raise AngeliaError(UNAVAILABLE, f"nobody listens at {self._endpoint}")
-        return await edge.call(method, request, response_type)
+        return await edge.call(method, request, response_type, METADATA | dict(self._headers()))
 
     async def stream(
         self, method: str, request: Message, response_type: type[Response]

@@ -48,9 +48,12 @@ class FakeStorage(FakeTelling):
         self.waiting: deque[tuple[int, int, int, int]] = deque()
         # How many of a message's leases were released because nobody was given it.
         self.undelivered: dict[tuple[int, int, int, int], int] = defaultdict(int)
-        # What the next calls of an RPC answer instead: a refusal, or a failure.
+        # Answers of the next calls of an RPC instead: a refusal, or a failure.
         self.trouble: dict[str, deque[storage_pb2.Refusal | AngeliaError]] = defaultdict(deque)
+        # Calls of one RPC wait for it.
         self.gate: asyncio.Event | None = None
+        self.gated_rpc = "Append"
+        self.pop_gate: asyncio.Event | None = None
         # Raft groups that commit nothing, and what one Append may hold (0: whatever it is).
         self.slow: set[int] = set()
         self.store_time_ms = STORED_MS
@@ -68,7 +71,7 @@ class FakeStorage(FakeTelling):
         # (raft group, topic) -> consumer groups that read there.
         self.consumers: dict[tuple[int, int], list[int]] = {}
         self.pending = FakePending(self._place)
-        # What the watch stream says next.
+        # The next messages of the watch stream.
         self.checks: asyncio.Queue[storage_pb2.WatchResponse] = asyncio.Queue()
         self.on_transfer: Callable[[storage_pb2.TransferLeadershipRequest], None]
 
@@ -85,7 +88,7 @@ class FakeStorage(FakeTelling):
         assert timeout_s > 0, "no call is made after its deadline"
         rpc = method.removeprefix("/strata.storage.v1.StorageService/")
         self.calls.append((rpc, request))
-        if self.gate is not None and rpc == "Append":
+        if self.gate is not None and rpc == self.gated_rpc:
             await self.gate.wait()
         handler: Callable[..., object] = getattr(self, f"_{rpc.lower()}")
         trouble = self.trouble[rpc].popleft() if self.trouble[rpc] else None
@@ -114,7 +117,7 @@ class FakeStorage(FakeTelling):
 
     @property
     def reports(self) -> list[storage_pb2.ReportClientsRequest]:
-        """What was reported of clients."""
+        """Return the reports about clients."""
         return [
             request
             for _, request in self.calls
@@ -240,6 +243,8 @@ class FakeStorage(FakeTelling):
     ) -> storage_pb2.PopResponse:
         if trouble is not None:
             return storage_pb2.PopResponse(refusal=trouble)
+        if self.pop_gate is not None:
+            await self.pop_gate.wait()
         while True:
             response = storage_pb2.PopResponse()
             if request.number in self.ended:

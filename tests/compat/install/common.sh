@@ -1,5 +1,5 @@
-# What the four installers share: build/compat/<client> is made anew unless its marker says that it
-# was made from the same sources; the output of what runs goes to build/compat/<client>.log.
+# The four installers share these lines: build/compat/<client> is made anew unless its marker names
+# the same sources; the output of all commands goes to build/compat/<client>.log.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)

@@ -69,7 +69,7 @@ def cluster_broker(
     edge = edges[f"{host}:18081"] = FakeEdge()
     network = replace(
         cluster_network((cluster.stub.endpoint,), (), config.storage_client),
-        broker_channels=lambda endpoints: EdgeChannel(edges, endpoints[0]),
+        broker_channels=lambda endpoints, headers: EdgeChannel(edges, endpoints[0], headers),
     )
     identity = BrokerIdentity(f"broker-{number}", 50 + number, host)
     return broker_under_test(
@@ -78,9 +78,19 @@ def cluster_broker(
 
 
 def reading_from(who: str, config: BrokerConfig) -> BrokerConfig:
-    """Return a config whose brokers read messages from the leader, or from all replicas."""
+    """Return a config whose brokers read messages from the leader, or from all replicas.
+
+    `places`: from the leader, but the bytes of one answer at a time, when their sizes are known.
+    """
     if who == "leader":
         return config
+    if who == "places":
+        room = {"max_bytes_in_flight": 1}
+        sections = {
+            "receive": config.receive.model_copy(update=room),
+            "pull": config.pull.model_copy(update=room),
+        }
+        return config.model_copy(update=sections)
     client = config.storage_client.model_copy(update={"spread_from_groups": 1})
     return config.model_copy(update={"storage_client": client})
 
@@ -106,7 +116,7 @@ def number_of(one: definition_pb2.Message) -> int:
 
 
 def handles_of(messages: Sequence[definition_pb2.Message]) -> list[str]:
-    """What acks name."""
+    """Return the handles that acks name."""
     return [one.system_properties.receipt_handle for one in messages]
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.integration.broker.matrix_calls import Calls
 
 EVERY_RPC = "OK TOO_MANY_REQUESTS CLIENT_ID_REQUIRED INTERNAL_SERVER_ERROR"
-# Of every RPC but QueryRoute and QueryAssignment.
+# Codes of every RPC but QueryRoute and QueryAssignment.
 AUTHORIZED = "UNAUTHORIZED"
 
 _ROWS = {
@@ -78,7 +78,7 @@ BY_CLIENTS: dict[str, frozenset[str]] = {
         )
     ),
 }
-"""What clients answer to commands; a broker passes it on to the operator who asked."""
+"""Answers of clients to commands; a broker passes them on to the operator who asked."""
 
 _ACCESS_CONTROL = "access control is a feature of its own; nobody is refused yet"
 _FROM_MEMORY = "it is answered from memory and asks nobody, so nothing behind it can fail"

@@ -1,7 +1,7 @@
 """A whole node in this process (nameserver, storage, broker, gRPC), whose broker meets faults.
 
-Clients' calls are real: they go through grpcio to the port. What the broker hears of storage and of
-the nameserver can be held back, refused or lost, one RPC at a time.
+Clients' calls are real: they go through grpcio to the port. The faults can hold back, refuse or
+lose what the broker hears of storage and of the nameserver, one RPC at a time.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from strata_angelia.ports import DEADLINE_EXCEEDED, AngeliaError, Channel
 from strata_broker.app import BrokerApp
 from strata_broker.base.identity import BrokerIdentity
 from strata_broker.storage_client.channels import BrokerNetwork
+from strata_cli.processes.access_control import with_access_control
 from strata_cli.processes.data_folder import DataFolder, FolderRole
 from strata_cli.processes.standalone import NAMESERVER, Standalone
 from strata_cli.processes.standalone_config import StandaloneConfig
@@ -42,7 +43,7 @@ Refusing: TypeAlias = "storage_pb2.Outcome.ValueType | meta_pb2.MetaOutcome.Valu
 
 
 class Faults:
-    """What the next calls of an RPC meet instead of their server."""
+    """Faults that the next calls of an RPC meet instead of their server."""
 
     def __init__(self) -> None:
         self._next: dict[str, deque[Refusing | AngeliaError]] = defaultdict(deque)
@@ -78,7 +79,7 @@ class Faults:
         await until(lambda: self.waiting[rpc] >= calls)
 
     def altered(self, rpc: str, response: Any) -> Any:
-        """Return an answer as the caller shall see it."""
+        """Return an answer as the caller should see it."""
         change = self._alterations.pop(rpc, None)
         if change is not None:
             change(response)
@@ -91,7 +92,7 @@ class Faults:
     async def meet(
         self, rpc: str, request: Message, response_type: type[Any], timeout_s: float | None
     ) -> Message | None:
-        """Return the answer of a call that shall not reach its server; None: it shall.
+        """Return the answer of a call that should not reach its server; None: it should.
 
         Raises:
             AngeliaError: it is lost.
@@ -173,7 +174,7 @@ class FaultyNode(Standalone):
         self._host = host
         names = {*SMALL, *sections}
         merged = {name: SMALL.get(name, {}) | sections.get(name, {}) for name in names}
-        self.settings = StandaloneConfig.model_validate(merged)
+        self.settings = with_access_control(StandaloneConfig.model_validate(merged))
         self.faults = Faults()
         self.fatal: list[tuple[str, BaseException]] = []
         self.data_folder = DataFolder.open(folder, FolderRole.STANDALONE)

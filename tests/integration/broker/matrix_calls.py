@@ -70,7 +70,7 @@ class Calls:
 
     @property
     def faults(self) -> Faults:
-        """What the node's broker meets."""
+        """Faults that the node's broker meets."""
         return self.port.node.faults
 
     async def call(

@@ -92,7 +92,7 @@ async def test_slow_storage_slows_producers_down(port: Port) -> None:
 
 
 async def test_a_storage_node_at_its_limit_is_felt_by_producers(port: Port) -> None:
-    """What the storage node refuses as too much reaches the producer, which sends it again."""
+    """The producer hears of a send that the storage node refuses as too much, and repeats it."""
     answers: Counter[str] = Counter()
     port.node.faults.refuse("Append", storage_pb2.OUTCOME_OVERLOADED, times=3)
     await produce(port, 1, answers)

@@ -1,4 +1,4 @@
-"""What users of RocketMQ complain about in its POP, proxy, retry and leader change, not here.
+"""Complaints of users of RocketMQ about its POP, proxy, retry and leader change, not seen here.
 
 One test per complaint, named after its number at apache/rocketmq; docs/testing.md lists them all.
 Brokers and storage nodes are real, but for the wire in front of the brokers.

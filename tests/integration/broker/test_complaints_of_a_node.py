@@ -1,4 +1,4 @@
-"""What users of RocketMQ complain about: delays and addresses. A whole node, called over gRPC."""
+"""Complaints of users of RocketMQ: delays and addresses. A whole node, called over gRPC."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ async def recall(edge: FakeEdge, topic: str, handle: str) -> service_pb2.RecallM
 
 
 class Came(dict[int, tuple[definition_pb2.Message, int]]):
-    """What was received: number -> (message, when it came in ms)."""
+    """Received messages: number -> (message, when it came in ms)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ async def test_delayed_messages_of_a_message_group_keep_its_order(clients: list[
 async def test_recall_on_any_broker(
     brokers: Sequence[ClusterBroker], clients: list[Client]
 ) -> None:
-    """What is recalled never comes; what was delivered is not recalled."""
+    """A recalled message never comes; a delivered one is not recalled."""
     kept = await send(clients[0], delayed(1, 300))
     gone = await send(clients[0], delayed(2, 300))
     answer = await recall(brokers[1].edge, "later", gone.recall_handle)

@@ -48,7 +48,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
         yield made
 
 
-@pytest.fixture(params=["leader", "replicas"])
+@pytest.fixture(params=["leader", "replicas", "places"])
 async def brokers(
     cluster: ClusterUnderTest, request: pytest.FixtureRequest
 ) -> AsyncIterator[Sequence[ClusterBroker]]:

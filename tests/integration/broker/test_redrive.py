@@ -164,7 +164,7 @@ async def test_one_letter_is_redriven_by_its_message_id(
     assert (len(listed.dead_letters), redriven) == (6, [ids[4]])
     sent: set[str] = set()
     async with asyncio.timeout(30):
-        # What the call before held is released within a moment.
+        # The leases of the call before are released within a moment.
         while len(sent) < 5:
             sent |= {one.message_id for one in (await run(brokers[1])).messages}
     assert sent == set(ids) - {ids[4]}
@@ -220,7 +220,7 @@ async def test_a_letter_whose_topic_is_gone_stays(
 async def test_a_redrive_that_is_given_up_keeps_no_budget(
     brokers: Sequence[ClusterBroker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it staged is charged until it is settled, whether somebody waits for that or not."""
+    """Its staged messages are charged until they are settled, whether somebody waits or not."""
     await give_up(brokers[0], 3)
     staged: list[tuple[Any, Any]] = []
 

@@ -150,7 +150,7 @@ async def test_every_rpc_is_served(brokers: Sequence[ClusterBroker]) -> None:
 
 
 async def test_the_log_level_changes(brokers: Sequence[ClusterBroker]) -> None:
-    """What is written from now on, said in the remark."""
+    """The level holds for lines that are written from now on, and the remark names it."""
     before = logs.set_level("info")
     try:
         changed = await ask(
@@ -180,7 +180,7 @@ async def test_topics_are_described(brokers: Sequence[ClusterBroker]) -> None:
 async def test_subscriptions_of_clients_of_all_brokers(
     brokers: Sequence[ClusterBroker],
 ) -> None:
-    """Who subscribes to what, whether all say the same, and where each connects from."""
+    """The answers tell who subscribes to what, whether all agree, and where each connects from."""
     async with connected(brokers[0], "a"), connected(brokers[1], "b", "other@1@2@3"):
         for broker in brokers:
             for fields in ({"group": resource(GROUP)}, {"topic": resource(TOPIC)}):
@@ -226,7 +226,7 @@ async def test_a_subscription_is_deleted_when_nobody_uses_it(
 
 
 async def test_accumulation_and_time_spans(brokers: Sequence[ClusterBroker]) -> None:
-    """What is in flight, what is ready, since when; and a reset by time moves it."""
+    """The answers tell what is in flight, what is ready, since when; a reset by time moves it."""
     await send_numbers(brokers[0].client, TOPIC, range(1, 11))
     first = await brokers[1].client.receive_all(TOPIC, GROUP, polling_s=0, batch_size=2)
     await brokers[1].client.ack(TOPIC, GROUP, handles_of(first)[0])
@@ -352,7 +352,7 @@ async def test_a_client_verifies_a_stored_message(brokers: Sequence[ClusterBroke
 
 
 async def test_running_info_of_a_consumer(brokers: Sequence[ClusterBroker]) -> None:
-    """What brokers know of it: who it is, its subscriptions, its group's queues."""
+    """Brokers tell what they know of it: who it is, its subscriptions, its group's queues."""
     await send_numbers(brokers[0].client, TOPIC, range(1, 5))
     await brokers[0].client.ack(TOPIC, GROUP, *handles_of(await receive(brokers[0], 4)))
     async with connected(brokers[1], "a||b"):

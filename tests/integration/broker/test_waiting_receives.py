@@ -74,7 +74,7 @@ async def take_one_by_one(client: Client, sender: Client, numbers: range) -> Non
 async def test_a_waiting_receive_gets_what_any_raft_group_has(
     brokers: Sequence[ClusterBroker],
 ) -> None:
-    """Whichever name it asks, and whichever broker stored the message."""
+    """The receive may ask any name, and any broker may have stored the message."""
     first, second = (broker.client for broker in brokers)
     await take_one_by_one(first, second, range(1, 13))
     await take_one_by_one(second, second, range(13, 25))

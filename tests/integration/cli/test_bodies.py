@@ -33,7 +33,7 @@ LARGE = b"\xff\xfe" + os.urandom(300_000)
 def test_a_body_may_be_any_bytes(
     node: Node, tmp_path: Path, options: list[bytes], typed: bytes, body: bytes
 ) -> None:
-    """What is stored is what was given; a body of nothing is refused in one line."""
+    """The stored body is the given one; a body of nothing is refused in one line."""
     (tmp_path / "body").write_bytes(LARGE)
     name = f"bodies-{tmp_path.name}"[:60].replace(".", "-")
     node.json("topic", "create", name, "--queues", "1")

@@ -185,7 +185,7 @@ def test_slots_move(cluster: SmallCluster) -> None:
 
 
 def test_one_configuration_serves_all(cluster: SmallCluster) -> None:
-    """What the file says holds in each process; the command line adds the addresses."""
+    """The values of the file hold in each process; the command line adds the addresses."""
     shown = cluster.ask("config", "show")
     assert shown["node"]["log_level"] == "info"
     assert shown["cluster"]["nameservers"] == [cluster.processes["nameserver"]["address"]]

@@ -136,7 +136,7 @@ def test_topics_of_types_that_nobody_can_send_to(node: Node, kind: str) -> None:
 
 
 def test_refusals_of_the_server_are_one_line(node: Node) -> None:
-    """What is refused is exit code 4, what does not exist 3, both with one plain line."""
+    """A refusal is exit code 4, a missing thing 3, both with one plain line."""
     node.json("topic", "create", "there")
     for arguments, reason, code in [
         (("topic", "create", "there"), "there exists already", 4),

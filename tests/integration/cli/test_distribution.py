@@ -1,4 +1,4 @@
-"""What `make dist` builds is whole: installed outside the repository, it runs."""
+"""The files that `make dist` builds are whole: installed outside the repository, they run."""
 
 from __future__ import annotations
 

@@ -12,6 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from strata_cli.local.plan import free_ports
+from strata_cli.processes.data_folder import FolderRole
+from strata_runtime.authority import issue, make_authority
+from strata_runtime.roles import PeerRole
+
 STRATA = (sys.executable, "-m", "strata_cli.main")
 NAMESERVERS = "--nameservers=127.0.0.1:{free}"
 SERVERS = {
@@ -26,6 +31,32 @@ PORTS = {
     "nameserver": ["--port", "--nameservers=127.0.0.1"],
     "forwarder": ["--listen=127.0.0.1"],
 }
+
+
+# They look for their nameservers first.
+PORTS_OF_MEMBERS = {"storage": "--port", "broker": "--grpc-port"}
+
+
+@pytest.fixture(scope="module")
+def nameserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The endpoint of a nameserver that runs."""
+    port = next(iter(free_ports()))
+    endpoint, folder = f"127.0.0.1:{port}", tmp_path_factory.mktemp("nameserver")
+    process = subprocess.Popen(
+        [
+            *(*STRATA, "nameserver", f"--data-dir={folder}"),
+            *(f"--nameservers={endpoint}", f"--port={port}"),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline().startswith("ready")
+        yield endpoint
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
 
 
 @pytest.fixture
@@ -55,7 +86,9 @@ def failure_of(arguments: list[str | bytes], code: int = 1, **environment: str) 
         check=False,
         env=os.environ | environment,
     )
-    error = done.stderr.decode()
+    # Beside it stand changes of the cluster that the start made: `node.audit_log`.
+    lines = done.stderr.decode().splitlines(keepends=True)
+    error = "".join(line for line in lines if not line.startswith('{"component": "audit"'))
     assert (done.returncode, done.stdout) == (code, b""), error
     assert error.startswith("strata: "), error
     assert error.count("\n") == 1, error
@@ -71,7 +104,7 @@ def server(name: str, folder: Path, *more: str) -> list[str | bytes]:
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_metrics_port_that_is_taken(name: str, tmp_path: Path, taken: int) -> None:
-    """Whichever server: its line has the port and what it is for."""
+    """The line of any server has the port and what it is for."""
     error = failure_of(server(name, tmp_path / "d", f"--metrics-port={taken}"))
 
     assert f"cannot listen on 127.0.0.1:{taken} for metrics: another process has the port" in error
@@ -87,10 +120,23 @@ def test_a_port_that_is_taken(name: str, tmp_path: Path, taken: int) -> None:
     assert "another process has the port" in error
 
 
+@pytest.mark.parametrize("name", PORTS_OF_MEMBERS)
+def test_a_port_of_a_member_that_is_taken(
+    name: str, tmp_path: Path, taken: int, nameserver: str
+) -> None:
+    """The port that others call is named, after the member has found its cluster."""
+    options = (f"{PORTS_OF_MEMBERS[name]}={taken}", f"--nameservers={nameserver}")
+    error = failure_of(server(name, tmp_path / "d", *options))
+
+    assert f"cannot listen on 127.0.0.1:{taken} for " in error
+    assert "another process has the port" in error
+
+
 @pytest.mark.parametrize("name", ["standalone", "nameserver"])
 def test_an_address_of_another_machine(name: str, tmp_path: Path) -> None:
     """The address is named, and that it is not here."""
-    more = ["--nameservers=192.0.2.9:19877", "--port=19877"] if name == "nameserver" else []
+    nameserver = ["--nameservers=192.0.2.9:19877", "--port=19877", "--insecure"]
+    more = nameserver if name == "nameserver" else []
     error = failure_of(server(name, tmp_path / "d", "--host=192.0.2.9", *more))
 
     assert "cannot listen on 192.0.2.9:" in error
@@ -164,3 +210,37 @@ def test_a_wrong_configuration_is_not_remembered(tmp_path: Path) -> None:
     assert "typo" not in failure_of([*up, "--tier=nonsense", *few])
     plan = json.loads((folder / "cluster.json").read_text())
     assert (plan["served"], plan["config"]) == (False, str(good))
+
+
+@pytest.mark.parametrize("name", ["nameserver", "storage"])
+def test_plaintext_for_others(name: str, tmp_path: Path) -> None:
+    """A server that other machines reach needs a certificate, or must be told that it does not."""
+    more = ["--nameservers=192.0.2.9:19877", "--port=19877"] if name == "nameserver" else []
+    error = failure_of(server(name, tmp_path / "d", "--host=192.0.2.9", *more))
+
+    assert f"and the {FolderRole(name).described} listens on 192.0.2.9" in error
+    assert "there is no cluster certificate" in error
+    assert "--cluster-certificates" in error
+
+
+@pytest.mark.parametrize("name", ["nameserver", "storage", "broker"])
+def test_certificates_that_cannot_be_used(name: str, tmp_path: Path) -> None:
+    """No files, another role, an end in the past, a foreign authority: one line names the file."""
+    folder = tmp_path / "tls"
+    given = f"--cluster-certificates={folder}"
+    assert f"{folder / 'tls.crt'} does not exist" in failure_of(server(name, tmp_path / "d", given))
+    make_authority(tmp_path / "ca")
+    make_authority(tmp_path / "foreign")
+    issue(tmp_path / "ca", folder, PeerRole.ADMIN, [])
+    error = failure_of(server(name, tmp_path / "d", given))
+    described = PeerRole(name).described
+    assert f"{folder / 'tls.crt'} is of an admin; this process is {described}" in error
+    issue(tmp_path / "ca", folder, PeerRole(name), ["127.0.0.1"], days=-1)
+    error = failure_of(server(name, tmp_path / "d", given))
+    assert f"{folder / 'tls.crt'} has expired on 20" in error
+    issue(tmp_path / "ca", folder, PeerRole(name), ["127.0.0.1"])
+    (folder / "ca.crt").write_bytes((tmp_path / "foreign" / "ca.crt").read_bytes())
+    error = failure_of(server(name, tmp_path / "d", given))
+    assert f"{folder / 'tls.crt'} is not signed by an authority in {folder / 'ca.crt'}" in error
+    error = failure_of(server(name, tmp_path / "d", "--cluster-tls=required"))
+    assert "angelia.tls is required but angelia.certificate_file is not set" in error

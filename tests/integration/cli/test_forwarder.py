@@ -90,7 +90,7 @@ async def who(endpoint: str) -> str | None:
 
 
 async def test_connections_are_spread(two: tuple[FakeBroker, FakeBroker]) -> None:
-    """Of connections that stay open, both brokers get half."""
+    """Both brokers get half of the connections that stay open."""
     a, b = two
     async with forwarding(a.address, b.address) as forwarder:
         await until(lambda: forwarder.serving == {a.address, b.address})
@@ -127,7 +127,7 @@ async def test_a_dead_broker_is_passed_over_before_the_next_check(
 
 
 async def test_a_broker_that_dies_without_a_word_is_passed_over() -> None:
-    """What the client sent goes to the next one; the client sees its answer and no error."""
+    """The client's bytes go to the next one; the client sees its answer and no error."""
     heard: list[bytes] = []
 
     async def die(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -63,7 +63,7 @@ def test_put_get_and_delete(node: Node) -> None:
 
 
 def test_keys_and_values_of_any_bytes(node: Node) -> None:
-    """What is no text goes in and comes out as base64."""
+    """Bytes that are no text go in and come out as base64."""
     node.json("kv", "put", "base64:/wA=", "base64:gIE=", "--table", "bytes")
     item = node.json("kv", "get", "base64:/wA=", "--table", "bytes")
     assert (item["key"], item["value"]) == ("base64:/wA=", "base64:gIE=")

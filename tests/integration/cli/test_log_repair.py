@@ -67,7 +67,7 @@ def test_a_damaged_log_is_repaired(start_node: StartNode, offline: Offline) -> N
     bad = entries(offline, log, 2_000, 3_000)[2]
     flip(log, bad["position"] + 72 + bad["payload_bytes"] - 300)
     node = start_node()
-    # Which raft group takes a message depends on its id: one refuses, the other does not.
+    # The id of a message chooses its raft group: one refuses, the other does not.
     outcomes: dict[int, str] = {}
     while len(outcomes) < 2:
         sending = node.strata("message", "send", "t", "--body", "x", "--timeout", "2s")

@@ -68,7 +68,7 @@ def test_messages_are_queried_by_time_key_and_tag(node: Node) -> None:
 
 
 def test_the_way_of_a_message(node: Node) -> None:
-    """Who sent it, where it is, who was given it and acked it."""
+    """The trace tells who sent it, where it is, who was given it and acked it."""
     node.json("topic", "create", "traced")
     sent = node.json("message", "send", "traced", "--body", "x")
     id = sent["message_id"]
@@ -124,7 +124,7 @@ def test_dead_letters_are_listed_shown_and_redriven(node: Node) -> None:
     assert (again.returncode, "was redriven" in again.stderr) == (3, True)
     sent: list[str] = []
     for _ in range(50):
-        # What the call before held is released within a moment.
+        # The leases of the call before are released within a moment.
         sent += [m["message_id"] for m in node.json("dlq", "redrive", "failing-g")["messages"]]
         if len(sent) == 2:
             break

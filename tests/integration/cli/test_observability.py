@@ -214,7 +214,9 @@ async def test_metric_windows_say_what_happened(start_node: StartNode) -> None:
     assert kinds == {"storage", "broker"}
     storage = [row for row in rows[WindowKind.NODE] if row["node_kind"] == "storage"]
     assert any(row["appends"] and float(row["append_p99_ms"]) > 0 for row in storage)
-    assert all(float(row["cpu_cores"]) > 0 and row["leaders"] == 2 for row in storage)
+    assert all(float(row["cpu_cores"]) > 0 for row in storage)
+    # The first windows may end before both raft groups are led.
+    assert storage[-1]["leaders"] == 2
     # The group that reads the windows has a row, too.
     mine = '{consumer_group="busy-g",namespace="",topic="busy"}'
     names = ("lag_messages", "lag_latency", "queueing_latency")

@@ -87,7 +87,7 @@ def test_limits_of_a_topic(node: Node) -> None:
     ],
 )
 def test_refusals(node: Node, arguments: tuple[str, ...], reason: str, code: int) -> None:
-    """What cannot be limited is told in one line."""
+    """A thing that cannot be limited is told in one line."""
     if "t" in arguments:
         node.strata("topic", "create", "t")
     done = node.strata("quota", *arguments)

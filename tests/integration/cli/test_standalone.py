@@ -23,14 +23,29 @@ def test_one_ready_line_then_a_clean_end(start_node: StartNode) -> None:
     code, out, err = node.stop()
 
     edge = "edge=(native|grpcio native_edge=make_edge)"
-    line = rf"ready grpc=127\.0\.0\.1:\d+ data=\S+ {edge} pid=\d+\n"
+    ports = r"grpc=127\.0\.0\.1:\d+ data=\S+ admin=127\.0\.0\.1:\d+"
+    line = rf"ready {ports} {edge} access_control=off console=127\.0\.0\.1:\d+ pid=\d+\n"
     assert re.fullmatch(line, node.ready_line), node.ready_line
     assert (code, out, err) == (0, "", "")
     print(f"start to ready {node.start_s:.2f} s")
 
 
+def test_operators_have_a_port_of_their_own(start_node: StartNode) -> None:
+    """Both ports serve operators on loopback; only the one for clients serves clients."""
+    node = start_node()
+    admin = dict(part.split("=", 1) for part in node.ready_line.split()[1:])["admin"]
+    assert node.strata("topic", "create", "here", "--endpoint", admin).returncode == 0
+    for endpoint in (admin, node.endpoint):
+        listed = node.strata("topic", "list", "--endpoint", endpoint)
+        assert "here" in listed.stdout
+    sent = node.strata("message", "send", "here", "--body", "x", "--endpoint", admin)
+    assert sent.returncode != 0
+    assert f"{admin} does not offer this" in sent.stderr
+    assert node.strata("message", "send", "here", "--body", "x").returncode == 0
+
+
 def test_flags_of_other_servers_are_a_standalones_too(start_node: StartNode) -> None:
-    """What it logs, which plugins it has, and the port of its metrics."""
+    """A standalone takes them for its log, its plugins and the port of its metrics."""
     node = start_node("--log-level", "info", "--plugins", "kv", "--metrics-port", "0")
     node.json("kv", "put", "a", "1", "--table", "t")
     assert node.json("kv", "get", "a", "--table", "t")["value"] == "1"

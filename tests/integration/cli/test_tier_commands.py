@@ -36,7 +36,7 @@ def test_a_flush_makes_everything_restorable_at_once(start_node: StartNode, tmp_
     assert (verified["ok"], verified["messages"]) == (True, 5)
     plan = node.json("tier", "restore", "--from", url, "--data-dir", "/nowhere", "--dry-run")
     assert sum(each["lost"] for each in plan["queues"]) == 0
-    # What came later is flushed as well.
+    # Messages that came later are flushed as well.
     node.json("message", "send", "orders", "--body", "later")
     again = node.json("tier", "flush", "--raft-group", "1", "--raft-group", "2")["raft_groups"]
     assert sum(each["raft_index"] for each in again) > sum(each["raft_index"] for each in flushed)

@@ -19,10 +19,13 @@ from strata_seglog.real_disk import RealDisk
 from strata_seglog.verify import verify_log
 from strata_state.metadata_keys import (
     APPLIED_KEY,
+    cluster_key_key,
     consumer_group_key,
     node_key,
+    policy_key,
     raft_group_key,
     topic_key,
+    user_key,
 )
 from strata_state.metadata_rocksdb import RocksDbMetadataStore
 from strata_testing import until_blocking
@@ -52,6 +55,9 @@ def _metadata_rows() -> list[tuple[bytes, bytes]]:
             initial_replica_ids=[31],
         ),
         node_key("lost"): meta_pb2.Node(node_id="lost", kind=meta_pb2.NODE_KIND_STORAGE),
+        user_key("root"): meta_pb2.User(name="root", secret_key="root-secret", admin=True),
+        policy_key(7): meta_pb2.Policy(policy_id=7, user="root", resource="*", actions=["all"]),
+        cluster_key_key(3): meta_pb2.ClusterKey(key_id=3, secret=bytes(32)),
     }
     return [(key, row.SerializeToString()) for key, row in (topics | others).items()]
 
@@ -105,6 +111,9 @@ def test_a_folder_is_written(url: str, tmp_path: Path, capsys: pytest.CaptureFix
     assert counters.revision == 56
     assert counters.next_topic_id > 1_000
     assert (counters.topic_count, counters.consumer_group_count, counters.node_count) == (2, 1, 0)
+    assert (counters.user_count, counters.policy_count) == (1, 1)
+    assert counters.next_policy_id > 1_000
+    _check_access(store)
     row = meta_pb2.RaftGroup.FromString(store.get(raft_group_key(RAFT_GROUP)) or b"")
     (replica,) = row.replicas
     assert replica.node_id == opened.identity.storage_node_id
@@ -154,7 +163,16 @@ def test_one_topic_comes_back(url: str, tmp_path: Path, capsys: pytest.CaptureFi
     store = RocksDbMetadataStore(folder / "nameserver" / "meta")
     assert store.get(topic_key("", "clicks")) is not None
     assert store.get(topic_key("", "orders")) is None
+    _check_access(store)
     store.close()
+
+
+def _check_access(store: RocksDbMetadataStore) -> None:
+    """Users keep their keys and policies, and what was signed with a cluster key stays good."""
+    user = meta_pb2.User.FromString(store.get(user_key("root")) or b"")
+    assert (user.secret_key, user.admin) == ("root-secret", True)
+    assert meta_pb2.Policy.FromString(store.get(policy_key(7)) or b"").user == "root"
+    assert meta_pb2.ClusterKey.FromString(store.get(cluster_key_key(3)) or b"").key_id == 3
 
 
 def test_a_folder_in_use_is_left_alone(

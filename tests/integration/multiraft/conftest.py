@@ -85,7 +85,7 @@ class Node:
             clock=clock,
             metrics=self.metrics,
             on_fatal=self._on_fatal,
-            options=PeeringOptions(liveness=LivenessOptions(quiet_after_ticks=5)),
+            options=PeeringOptions(liveness=LivenessOptions(quiesce_after_ticks=5)),
             connect=cluster.connect,
         )
         self.multiraft = MultiRaft(

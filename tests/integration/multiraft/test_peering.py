@@ -16,7 +16,7 @@ from tests.limits import within
 
 
 async def test_entries_reach_all_nodes(cluster: Any) -> None:
-    """What is committed is applied everywhere, entries larger than a frame included."""
+    """A committed entry is applied everywhere, entries larger than a frame included."""
     await cluster.start(1, 2)
     payloads = [b"%d" % n for n in range(200)] + [bytes(5 << 20)]
     for raft_group in (1, 2):

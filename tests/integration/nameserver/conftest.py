@@ -23,6 +23,7 @@ from strata_metadata import (
     PresenceOptions,
 )
 from strata_metadata.follower import MetadataSources
+from strata_nameserver.base.admin_keys import AdminKeyFiles
 from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.process.app import (
     NameserverApp,
@@ -66,10 +67,16 @@ class Member:
     def empty(self) -> None:
         """Forget everything: another nameserver at this address."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        self.keys_folder.mkdir(parents=True, exist_ok=True)
         self.replica_id = random.getrandbits(62) | 1
         self.node_id = f"nameserver-{self.number}-{self.replica_id:x}"
         self.cluster_id = ""
         self.voters: frozenset[int] = frozenset()
+
+    @property
+    def keys_folder(self) -> Path:
+        """The data folder, as far as keys of admins are in it."""
+        return self.folder.with_name(f"{self.folder.name}-keys")
 
     def save(self, cluster_id: str, replica_ids: Sequence[int]) -> None:
         self.cluster_id, self.voters = cluster_id, frozenset(replica_ids)
@@ -84,6 +91,8 @@ class NameserverSet:
         self.failures: list[str] = []
         self.tasks = Tasks("test", self._failed)
         self._clients: list[MetadataClient] = []
+        # For members that start from now on.
+        self.controls_access = False
 
     @property
     def endpoints(self) -> list[str]:
@@ -177,7 +186,10 @@ class NameserverSet:
             member.folder,
             server=open_server(host, int(port)),
             runtime=Runtime(SystemClock(), random.random, Metrics.disabled(), self._failed),
-            stores=NameserverStores(disk=member.disk),
+            stores=NameserverStores(
+                disk=member.disk,
+                admin_keys=AdminKeyFiles(member.keys_folder, self.controls_access),
+            ),
             cluster=NameserverCluster(
                 endpoint=member.endpoint,
                 endpoints=self.endpoints,

@@ -13,6 +13,7 @@ from strata.meta.v1 import meta_pb2
 from strata_angelia.factory import open_channel
 from strata_metadata import ClusterView, MetadataClient
 from strata_metadata.errors import MetaRefused
+from strata_nameserver.base.admin_keys import AdminKeys, read_keys, write_keys
 from strata_testing import until
 from tests.limits import within
 
@@ -86,7 +87,7 @@ async def test_three_nameservers_form_one_cluster(nameservers: NameserverSet) ->
 
 @pytest.mark.parametrize("nameservers", [64 * 1024 * 1024], indirect=True)
 async def test_every_nameserver_tells_whose_disk_is_full(nameservers: NameserverSet) -> None:
-    """Whoever follows any of them learns it, and learns that it is over."""
+    """A follower of any nameserver learns it, and learns that it is over."""
     followers = [
         nameservers.follower([member.endpoint], ClusterView()) for member in nameservers.members
     ]
@@ -270,3 +271,39 @@ async def test_a_dead_node_is_down_soon(nameservers: NameserverSet, kind: str) -
 
     within(f"{kind} DOWN", down_s, 2)
     within(f"{kind} UP", up_s, 2)
+
+
+async def test_a_cluster_has_one_first_admin(nameservers: NameserverSet) -> None:
+    """The nameserver that leads makes it and has the keys in a file; later ones make no other."""
+    nameservers.controls_access = True
+    for _ in range(2):
+        for member in nameservers.members:
+            await nameservers.stop(member)
+        await nameservers.start()
+        await until(lambda: users_of(nameservers))
+    [(name, user)] = (await users_of(nameservers)).items()
+    files = [member.keys_folder / "first-admin.json" for member in nameservers.members]
+    keys = [found for found in map(read_keys, files) if found is not None]
+    assert keys == [AdminKeys(name, user.secret_key)]
+    assert user.admin
+
+
+async def test_a_key_is_recovered_at_a_follower(nameservers: NameserverSet) -> None:
+    """Its order goes to the nameserver that leads."""
+    leader = await nameservers.leader()
+    follower = next(member for member in nameservers.members if member is not leader)
+    await nameservers.stop(follower)
+    order = follower.keys_folder / "recover-admin.json"
+    write_keys(order, AdminKeys("root", "a-secret-of-the-test"))
+    await nameservers.start(follower)
+    await until(lambda: not order.exists())
+    user = (await users_of(nameservers))["root"]
+    assert (user.secret_key, user.admin) == ("a-secret-of-the-test", True)
+
+
+async def users_of(nameservers: NameserverSet) -> dict[str, meta_pb2.User]:
+    """Rows of the leader."""
+    app = (await nameservers.leader()).app
+    assert app is not None
+    _, changes = await app.metadata.snapshot()
+    return {change.user.name: change.user for change in changes if change.HasField("user")}

@@ -1,4 +1,4 @@
-"""What users of RocketMQ complain about when its controllers and name servers switch, not here."""
+"""Complaints of users of RocketMQ about switches of controllers and name servers, not seen here."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ async def test_a_watch_follows_and_ends_with_the_server(tmp_path: Path) -> None:
 
 
 async def test_old_log_segments_are_freed(tmp_path: Path) -> None:
-    """What the rows hold durably leaves the log, and a restart finds all of it in the rows."""
+    """Entries that the rows hold durably leave the log; a restart finds all in the rows."""
     config = NameserverConfig(
         log_segment_bytes=1024 * 1024, sync_interval_ms=20, max_attributes_bytes=65_536
     )

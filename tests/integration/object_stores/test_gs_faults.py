@@ -1,4 +1,4 @@
-"""What Google's store does wrong, and that the driver gives the data or a clear error."""
+"""Faults of Google's store: the driver gives the data or a clear error."""
 
 from __future__ import annotations
 

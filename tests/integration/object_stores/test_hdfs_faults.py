@@ -1,4 +1,4 @@
-"""What HDFS does wrong, and that the driver gives the data or a clear error."""
+"""Faults of HDFS: the driver gives the data or a clear error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What disks and mounts do wrong, and that the driver gives the data or a clear error."""
+"""Faults of disks and mounts: the driver gives the data or a clear error."""
 
 from __future__ import annotations
 

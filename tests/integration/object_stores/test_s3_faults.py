@@ -1,4 +1,4 @@
-"""What S3 stores do wrong, and that the driver gives the data or a clear error."""
+"""Faults of S3 stores: the driver gives the data or a clear error."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_refusals_that_pass(setting: Setting, status: str, code: str) -> N
 
 
 async def test_throttling_that_stays(setting: Setting) -> None:
-    """Who is refused for too long is told so, and nothing was stored."""
+    """A caller that is refused for too long is told so, and nothing was stored."""
     rule = Rule(lambda request: True, throttled())
     setting.proxy.rules.append(rule)
     for call in (setting.store.put("a.bin", BODY), setting.store.head("a.bin")):

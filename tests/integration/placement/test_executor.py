@@ -68,7 +68,7 @@ def node_of(cluster: Cluster, topic: str, queue: int = 0) -> str:
 
 
 def spread(cluster: Cluster) -> None:
-    """Wait until every storage node leads as many raft groups as it shall lead.
+    """Wait until every storage node leads as many raft groups as it should lead.
 
     Leaders are spread some seconds after the nodes came up. Until then they are on their way, and
     what a test calls the hot node may lead none of its queues by the time there is a plan.

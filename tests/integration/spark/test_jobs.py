@@ -135,7 +135,7 @@ def windows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_model_is_trained_and_used(windows: Path, tmp_path: Path) -> None:
-    """What Spark ML learned is a table that plain Python evaluates; forecasts follow the day."""
+    """Plain Python evaluates the table that Spark ML learned; forecasts follow the day."""
     model, out = tmp_path / "model.json", tmp_path / "forecasts"
     trained = result(
         "train_model", "--windows", str(windows), "--out", str(model), "--version", "7"
@@ -241,10 +241,10 @@ def test_a_tier_is_compacted_and_swept_while_it_serves(lazy_node: Node, tmp_path
     assert everything(stored) == before
     compacted = result("compact_tier", *to)
     assert (compacted["refused"], compacted.get("rows", [])) == (0, [])
-    # Whichever of the two did it, and whatever the first one left behind.
+    # Either of the two may have done it, whatever the first one left behind.
     until_blocking(lambda: live_objects(node) < SETS, WAIT_S, step_s=0.3)
     assert everything(stored) == before
-    # What was written in vain, two days ago.
+    # An object that was written in vain, two days ago.
     orphan = sorted(set(folder.rglob("*.set")) - small)[0]
     given_up = orphan.with_name(orphan.name.replace(orphan.name[-20:-4], f"{1:016x}"))
     given_up.write_bytes(b"given up")

@@ -1,4 +1,4 @@
-"""What filters leave out is not asked of brokers: counted by a broker that counts."""
+"""Brokers are not asked for what filters leave out: counted by a broker that counts."""
 
 from __future__ import annotations
 

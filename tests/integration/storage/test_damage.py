@@ -68,9 +68,9 @@ async def test_a_damaged_leader_gives_up_and_is_replaced(
             "/strata.storage.v1.StorageService/Fetch", request, pb.FetchResponse
         )
         assert response.refusal.outcome == pb.OUTCOME_CORRUPT
-        await damage.look(0)
+        await damage.scan(0)
     else:
-        await damage.look(64 * 1024 * 1024)
+        await damage.scan(64 * 1024 * 1024)
     (status,) = cluster.members[leader].node.status().replicas
     assert status.state == pb.REPLICA_STATE_READ_ONLY
     assert "damaged" in status.reason

@@ -83,7 +83,7 @@ async def test_the_timer_wakes_by_itself(node: NodeUnderTest) -> None:
 
 
 async def test_messages_come_in_the_order_of_their_times(node: NodeUnderTest) -> None:
-    """Of one queue, sent in many batches with times in no order."""
+    """Messages of one queue, sent in many batches with times in no order."""
     chance = random.Random(5)
     now_ms = node.clock.wall_ms()
     times = [chance.randint(0, 2_000) for _ in range(300)]
@@ -112,7 +112,7 @@ async def test_a_message_due_in_the_past_is_delivered_at_once(node: NodeUnderTes
 
 
 async def test_delays_are_kept_over_a_restart(tmp_path: Path) -> None:
-    """What is due meanwhile comes at once, the rest at its time, each once."""
+    """Messages that fell due meanwhile come at once, the rest at their time, each once."""
     async with node_under_test(tmp_path) as node:
         await delay(node, [b"first"], 1_000)
         await delay(node, [b"second"], 60_000)

@@ -29,7 +29,7 @@ PLACE = (GROUP, TOPIC.topic_id, 5, -1)
 
 
 class Told:
-    """What a broker is told on its stream."""
+    """Events that a broker is told on its stream."""
 
     def __init__(self, node: NodeUnderTest, stream: int = STREAM, boot_id: int = BROKER) -> None:
         request = pb.WatchRequest(broker_boot_id=boot_id, stream=stream)
@@ -134,7 +134,7 @@ async def test_an_expiry_is_told(tmp_path: Path) -> None:
 
 
 async def test_a_release_is_told(tmp_path: Path) -> None:
-    """What was given back may go to another broker's client."""
+    """A message that was given back may go to another broker's client."""
     async with node_under_test(tmp_path) as node, told_by(node) as told:
         await node.append([b"a"])
         (leased,) = (await look(node)).messages
@@ -220,7 +220,7 @@ async def test_the_end_of_a_stream_ends_its_interests(tmp_path: Path) -> None:
 
 
 async def test_a_slow_reader_holds_each_place_once(tmp_path: Path) -> None:
-    """What it has not read takes room in the limit, and no more with every event."""
+    """Unread places take room in the limit, and no more with every event."""
     async with node_under_test(tmp_path) as node, told_by(node) as told:
         for number in range(10):
             assert (await look(node)).told_later

@@ -52,7 +52,7 @@ REFUSALS = {
 
 @dataclass
 class Promises:
-    """What was answered with OK, and why the rest was refused."""
+    """Requests that were answered with OK, and why the rest was refused."""
 
     appended: dict[tuple[int, int], bytes] = field(default_factory=dict)
     consumed: set[bytes] = field(default_factory=set)
@@ -263,7 +263,7 @@ async def test_a_failed_sync_ends_the_process_and_nothing_is_acked_after_it(
             working = tasks.create_task(work(node, promises))
             await asyncio.wait_for(node.failed.wait(), 60)
             acked = len(promises.appended), len(promises.consumed)
-            # Whoever still waits gets no answer.
+            # A caller that still waits gets no answer.
             await asyncio.sleep(0.02)
             assert (len(promises.appended), len(promises.consumed)) == acked
             working.cancel()
@@ -323,20 +323,20 @@ async def test_a_disk_that_fills_up_is_served_by_the_ballast(tmp_path: Path) -> 
     store, clock, promises = MemoryStore(), ManualClock(), Promises()
     async with node_on(tmp_path, disk, store, clock, config) as node:
         guard = node.app.node.disk_guard
-        await node.app.node.look_at_disk()
+        await node.app.node.check_disk()
         assert "ballast" in disk.names()
         async with asyncio.timeout(60):
             while guard.mark < DiskMark.REFUSE_APPENDS:
                 await append(node, promises, GROUP, 0, LONG, b"kept")
                 await append(node, promises, GROUP, 0, SHORT, bytes(15_000))
-                await node.app.node.look_at_disk()
+                await node.app.node.check_disk()
         promises.refused.clear()
         await append(node, promises, GROUP, 0, LONG, b"too much")
         assert promises.refused == [pb.OUTCOME_DISK_FULL]
         popped = await node.rpc.pop(pop_request(max_messages=5), CONTEXT)
         # Somebody else takes the rest.
         disk.open("stranger", create=True).allocate(disk.space().free_bytes)
-        await node.app.node.look_at_disk()
+        await node.app.node.check_disk()
         assert guard.mark.name == "STOP"
         assert "ballast" not in disk.names()
         leases = [lease_of(message) for message in popped.messages]
@@ -346,9 +346,9 @@ async def test_a_disk_that_fills_up_is_served_by_the_ballast(tmp_path: Path) -> 
         await node.app.node.retain_once()
         assert node.app.node.status().log_first_position > first_position, "nothing was freed"
         disk.delete("stranger")
-        await node.app.node.look_at_disk()
+        await node.app.node.check_disk()
         assert guard.mark.name == "NORMAL"
-        await node.app.node.look_at_disk()
+        await node.app.node.check_disk()
         assert "ballast" in disk.names()
         await append(node, promises, GROUP, 0, LONG, b"kept again")
         assert (await fetch_all(node, GROUP, 0)).items() >= {

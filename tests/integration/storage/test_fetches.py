@@ -78,7 +78,7 @@ async def test_a_fetch_says_where_the_next_one_goes_on(node: NodeUnderTest) -> N
 async def test_tags_are_skipped_by_the_index_and_compared_on_the_message(
     node: NodeUnderTest,
 ) -> None:
-    """What the filter passes over is not given and not looked at again."""
+    """Messages that the filter passes over are not given and not looked at again."""
     tags = ["red", "blue"] * 300
     await node.append([b"%d" % number for number in range(600)], tags=tags)
     wanted = pb.Filter(kind=pb.FILTER_KIND_TAG, expression="green")

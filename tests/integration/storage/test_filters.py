@@ -105,13 +105,13 @@ async def tick(node: NodeUnderTest, seconds: float) -> None:
     await engine.barrier()
 
 
-# What is given ----------------------------------------------------------------------------------
+# Given messages ---------------------------------------------------------------------------------
 
 
 async def test_a_tag_filter_passes_over_other_messages_without_a_lease(
     node: NodeUnderTest,
 ) -> None:
-    """What does not match is consumed for this group; other groups see it."""
+    """A message that does not match is consumed for this group; other groups see it."""
     await node.append([stored("a", "x"), stored("b", "y"), stored("c", "x")], tags=["x", "y", "x"])
     assert names(await node.pop(filter=tags("y || z"))) == ["b"]
     assert names(await node.pop()) == []
@@ -177,7 +177,7 @@ async def test_a_message_comes_again_to_the_filter_it_matched(node: NodeUnderTes
 async def test_a_changed_filter_holds_for_what_was_leased_before(
     node: NodeUnderTest, changed: pb.Filter
 ) -> None:
-    """What the group does not want any more when it comes again is consumed."""
+    """A message that the group does not want any more when it comes again is consumed."""
     await append_amounts(node, 5, 50, 500)
     assert names(await node.pop(filter=sql("amount > 10"), invisible_ms=1_000)) == ["50", "500"]
     node.clock.advance(2)
@@ -315,7 +315,7 @@ async def test_a_lost_leadership_ends_the_way_over_a_backlog(node: NodeUnderTest
 
 
 async def test_fetch_takes_filters_too(node: NodeUnderTest) -> None:
-    """What matches is given, and where to go on lies behind what was passed over."""
+    """Matching messages are given, and the place to go on lies behind those passed over."""
     await append_amounts(node, 5, 50, 500, 1)
     for wanted, expected in ((sql("amount > 10"), ["50", "500"]), (tags("x"), [])):
         request = pb.FetchRequest(
@@ -326,7 +326,7 @@ async def test_fetch_takes_filters_too(node: NodeUnderTest) -> None:
         assert fetched.resume_offset == 4
 
 
-# What it costs ----------------------------------------------------------------------------------
+# Costs ------------------------------------------------------------------------------------------
 
 # Two hundred looks at 8,000 characters: about 25,000 steps for each message.
 COSTLY = " OR ".join(f"text CONTAINS 'no {number}'" for number in range(200))

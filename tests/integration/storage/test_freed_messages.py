@@ -1,4 +1,4 @@
-"""Whoever sets a FIFO message free wakes the pop that waits for it."""
+"""A call that sets a FIFO message free wakes the pop that waits for it."""
 
 from __future__ import annotations
 

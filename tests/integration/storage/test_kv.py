@@ -59,7 +59,7 @@ async def test_a_repeated_batch_is_carried_out_once(tmp_path: Path) -> None:
         old = await node.write(swap(b"a", b"1", 0), sequence=5, boot_id=1)
         assert old.outcome == pb.OUTCOME_INVALID
         assert await node.items() == {b"a": b"1", b"b": b"2"}
-        # Of another broker it is another batch.
+        # The same sequence of another broker is another batch.
         other = await node.write(swap(b"a", b"3", 0), sequence=5, boot_id=2)
         assert (other.outcome, other.applied, other.current.value) == (pb.OUTCOME_OK, False, b"1")
 
@@ -207,7 +207,7 @@ async def test_a_follower_of_a_forgotten_revision_is_told_the_oldest(tmp_path: P
 
 
 async def test_a_dump_is_of_one_revision_and_whole(tmp_path: Path) -> None:
-    """What is written while it is read does not show; its last part says that it is complete."""
+    """Writes during the dump do not show; its last part says that it is complete."""
     async with KvNode(tmp_path) as node:
         for number in range(30):
             await node.put(b"%02d" % number, b"v" * 200_000)

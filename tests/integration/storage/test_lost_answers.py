@@ -172,7 +172,7 @@ async def test_a_pop_that_is_cancelled_keeps_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_release_is_one_entry_and_no_attempt(tmp_path: Path) -> None:
-    """Of many leases on several queues; also when it is repeated after a restart."""
+    """A release may have many leases on several queues; it may be repeated after a restart."""
     async with node_under_test(tmp_path) as node:
         for queue in range(4):
             await node.append([b"%d" % number for number in range(8)], queue=queue)
@@ -198,7 +198,7 @@ async def test_a_release_is_one_entry_and_no_attempt(tmp_path: Path) -> None:
 async def test_a_repeat_is_told_what_the_first_one_was_under_the_next_leader(
     tmp_path: Path,
 ) -> None:
-    """Of a recall and a rollback nothing but that is left; what never was is refused still."""
+    """Only this is left of a recall and a rollback; a name that never was is refused still."""
     async with node_under_test(tmp_path) as node:
         due_ms = node.clock.wall_ms() + 60_000
         batch = waiting_batch([b"recalled"], [due_ms], ids=[bytes.fromhex(ID_TEXT)])

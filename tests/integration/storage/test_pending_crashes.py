@@ -21,7 +21,7 @@ COMMIT, ROLLBACK = pb.TRANSACTION_END_COMMIT, pb.TRANSACTION_END_ROLLBACK
 
 @dataclass
 class Promises:
-    """What was answered."""
+    """Messages whose request was answered."""
 
     delayed: set[bytes] = field(default_factory=set)
     committed: set[bytes] = field(default_factory=set)
@@ -37,7 +37,7 @@ class Promises:
 
 @dataclass
 class Moment:
-    """What was promised, and what was on disk, when the power failed."""
+    """Promises and files at the moment when the power failed."""
 
     promises: Promises
     store: MemoryStore

@@ -37,7 +37,7 @@ from tests.integration.storage.waiting import (
 
 _MIB = 1024 * 1024
 _DAY_S = 86_400
-# Of small messages everything is kept; of the busy topic next to nothing.
+# Small messages are all kept; of the busy topic next to nothing is.
 BUSY_TOPIC_ID = 8
 RETENTION = FixedRetention(60_000, {TOPIC.topic_id: 72 * 3_600_000, BUSY_TOPIC_ID: 1_000})
 CONFIG = small_config(recent_bytes=0)
@@ -195,7 +195,7 @@ async def test_midnight_and_a_short_retention_hide_no_repeat(tmp_path: Path) -> 
 async def test_plain_and_waiting_messages_share_the_window_of_known_ids(
     node: NodeUnderTest,
 ) -> None:
-    """Whichever way an id came first, a repeat is told where that message is."""
+    """A repeat of an id is told where its message is, whichever way the id came first."""
     identity = message_id(b"x")
     due_ms = node.clock.wall_ms() + 60_000
     batch = waiting_batch([b"x"], [due_ms], ids=[identity])

@@ -1,4 +1,4 @@
-"""What is left after a restart, a lost state folder, a power failure, a damaged or freed log."""
+"""State after a restart, a lost state folder, a power failure, a damaged or freed log."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ async def test_trimmed_messages_are_gone_and_their_leases_dropped(tmp_path: Path
 
 @dataclass
 class _Moment:
-    """What was promised, and what was on disk, when the power failed."""
+    """Promises and files at the moment when the power failed."""
 
     appended: dict[tuple[int, int], bytes]
     consumed: set[bytes]
@@ -306,10 +306,10 @@ async def test_a_full_disk_refuses_appends_and_takes_acks(tmp_path: Path) -> Non
         popped = await node.pop(max_messages=1)
         guard = node.app.node.disk_guard
         space = guard.space
-        guard.look(type(space)(300 * _MIB, space.total_bytes))
+        guard.observe(type(space)(300 * _MIB, space.total_bytes))
         assert (await node.append([b"c"])).refusal.outcome == pb.OUTCOME_DISK_FULL
         assert [m.message for m in (await node.pop(max_messages=1)).messages] == [b"b"]
-        guard.look(type(space)(200 * _MIB, space.total_bytes))
+        guard.observe(type(space)(200 * _MIB, space.total_bytes))
         assert (await node.pop()).refusal.outcome == pb.OUTCOME_DISK_FULL
         outcomes = (await node.ack(lease_of(popped.messages[0]))).outcomes
         assert list(outcomes) == [pb.OUTCOME_OK]

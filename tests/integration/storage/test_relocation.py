@@ -146,7 +146,7 @@ async def test_a_segment_that_is_mostly_live_is_left_alone(tmp_path: Path) -> No
             await node.app.node.retain_once()
             assert node.app.node.status().log_first_position == 0
         guard = node.app.node.disk_guard
-        guard.look(type(guard.space)(300 * _MIB, guard.space.total_bytes))
+        guard.observe(type(guard.space)(300 * _MIB, guard.space.total_bytes))
         await node.app.node.retain_once()
         assert node.app.node.status().log_first_position > 0
         assert await kept(node) == before

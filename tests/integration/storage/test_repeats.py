@@ -93,7 +93,7 @@ async def test_a_new_leader_finds_what_it_has_not_read_back(
     clock.advance(20)
     async with node_under_test(tmp_path, clock=clock) as node:
         appends = node.app.node.engine(1).leading().appends
-        # What was read back is taken in.
+        # The index rows that were read back are taken in.
         await until(lambda: appends.window.known(7, foreign(109)))
         again = await node.append([b"first", b"second"], ids=ids, boot_id=2)
         assert found(again) == [(0, 0), (1, 1)]

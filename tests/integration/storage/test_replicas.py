@@ -59,17 +59,13 @@ async def stored_in(cluster: ClusterUnderTest, raft_group: int = GROUP) -> dict[
 
 async def transfer(cluster: ClusterUnderTest, raft_group: int = GROUP) -> str:
     """Hand the leadership to another node; return it."""
-    before = await cluster.until_led(raft_group)
-    request = pb.TransferLeadershipRequest(raft_group=raft_group)
-    await cluster.call(raft_group, "TransferLeadership", request, pb.TransferLeadershipResponse)
-    await until(lambda: cluster.leader_of(raft_group) not in (None, before))
-    return await cluster.until_led(raft_group)
+    return await cluster.transfer(raft_group)
 
 
 async def test_all_replicas_have_the_same_rows_also_after_leader_changes(
     cluster: ClusterUnderTest,
 ) -> None:
-    """Whoever led: appends, leases, acks and expiries left the same bytes everywhere."""
+    """Every leader's appends, leases, acks and expiries left the same bytes everywhere."""
     rng = random.Random(7)
     stored: dict[bytes, int] = {}
     for _ in range(4):

@@ -41,7 +41,7 @@ def owner_of(cluster: ClusterUnderTest, queue: int) -> int:
 
 
 async def send(cluster: ClusterUnderTest, queue: int, body: bytes) -> tuple[int, int]:
-    """Append as a broker does: where the metadata say, again until it is taken."""
+    """Append as a broker does: where the metadata says, again until it is taken."""
     async with asyncio.timeout(60):
         while True:
             raft_group = owner_of(cluster, queue)
@@ -94,7 +94,7 @@ async def check_rows_equal(cluster: ClusterUnderTest) -> None:
 
 
 async def test_queues_with_state_stay_and_the_others_go(cluster: ClusterUnderTest) -> None:
-    """What has messages or a consumer's position is served where it was, under "any queue" too."""
+    """A queue with messages or a consumer's position is served where it was, by "any queue" too."""
     await send(cluster, 0, b"a")
     cluster.stub.move_slots(SLOTS, SOURCE, DESTINATION)
     await until_moved(cluster)
@@ -152,7 +152,7 @@ async def test_what_waits_is_delivered_where_the_slots_went(cluster: ClusterUnde
 
 
 async def test_slots_move_back_and_forth_under_load(cluster: ClusterUnderTest) -> None:
-    """Whatever moves when, every answered message is at one place, in the order of the answers."""
+    """Every answered message is at one place, in the order of the answers, whatever moves when."""
     expected: dict[int, list[bytes]] = {queue: [] for queue in range(4)}
     done = asyncio.Event()
 

@@ -55,7 +55,7 @@ def replica(cluster: ClusterUnderTest, node_id: str) -> Replica:
 
 
 async def expect_young_messages(cluster: ClusterUnderTest) -> None:
-    """What is retained is read from every node, as a leader."""
+    """Retained messages are read from every node, as a leader."""
     for node_id in cluster.applied(GROUP):
         cluster.stub.prefer(GROUP, node_id)
         await until(lambda node_id=node_id: cluster.leader_of(GROUP) == node_id)  # type: ignore[misc]
@@ -91,7 +91,7 @@ async def replace_a_replica(cluster: ClusterUnderTest) -> None:
 async def test_a_follower_that_was_away_for_too_long_gets_a_snapshot(
     cluster: ClusterUnderTest,
 ) -> None:
-    """What it missed is no longer in the others' logs; its own old rows are replaced."""
+    """The other replicas' logs lack what it missed; its own old rows are replaced."""
     await fill(cluster, 2, 3)
     leader = await cluster.until_led(GROUP)
     away = next(name for name in cluster.members if name != leader)

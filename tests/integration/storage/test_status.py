@@ -1,4 +1,4 @@
-"""What a running storage node says of itself."""
+"""Status of a running storage node."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ async def test_a_stale_entry_changes_nothing(tmp_path: Path) -> None:
 async def test_an_uploader_that_is_overtaken_looks_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overtaken: CommandKind
 ) -> None:
-    """Whatever entry comes before its own, the uploader goes on and everything is in the tier."""
+    """The uploader goes on after any entry before its own, and everything is in the tier."""
     rng, tier = random.Random(17), Tier(flush_age_ms=100)
     async with tiered_node(tmp_path, tier) as node:
         propose, doubled = Proposer.propose, 0

@@ -1,4 +1,4 @@
-"""What jobs outside ask of a leader: it commits what is proven, and lets go what it dropped."""
+"""Jobs outside ask a leader: it commits what is proven, and lets go what it dropped."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ async def test_jobs_compact_and_sweep_what_a_node_leaves_to_them(tmp_path: Path)
         assert live_keys(node) == small, "nodes leave it to the job"
         assert len(small) == SETS
         leaders = Leaders(node)
-        # What is committed in one millisecond has one time.
+        # Changes that are committed in one millisecond have one time.
         node.clock.advance(1)
         work, damaged = await asyncio.to_thread(compact_rows.work_of, url, "", 4, 7)
         assert damaged == []
@@ -182,7 +182,7 @@ async def test_jobs_compact_and_sweep_what_a_node_leaves_to_them(tmp_path: Path)
         assert [(each.refused, each.replaced_ranges) for each in results] == [("", 2)]
         assert len(live_keys(node)) == 1
         await check_all(node, expected)
-        # Of the same manifest once more: all of it comes too late.
+        # A second run of the same manifest: all of it comes too late.
         after = state_of(node)
         again, _ = await asyncio.to_thread(compact_rows.work_of, url, "", 4, 8)
         late = await asyncio.to_thread(compact_rows.compacted, url, again, leaders)
@@ -193,7 +193,7 @@ async def test_jobs_compact_and_sweep_what_a_node_leaves_to_them(tmp_path: Path)
         groups, _ = await asyncio.to_thread(sweep_rows.work_of, url, "")
         node.clock.advance(GRACE_S)
         options = sweep_rows.SweepOptions(keys_at_once=4)
-        # What is young may be on its way, whatever else is listed.
+        # A young object may be on its way, whatever else is listed.
         os.utime(orphan, (1.0, 1.0))
         (dry,) = await asyncio.to_thread(
             sweep_rows.swept, url, groups, leaders, replace(options, is_dry=True), lambda: now_ms
@@ -364,7 +364,7 @@ async def test_a_paused_tier_takes_nothing_and_gives_no_orphans(tmp_path: Path) 
 
 
 async def test_only_what_nobody_committed_is_an_orphan(tmp_path: Path) -> None:
-    """Of the keys that a job names, those that are live, foreign or no keys stay."""
+    """A job names keys: those that are live, foreign or no keys stay."""
     async with tiered_node(tmp_path, forced_tier()) as node:
         await fill_sets(node, random.Random(46))
         change = await written(node)
@@ -429,7 +429,7 @@ async def test_a_new_leader_writes_nothing_that_a_sweep_may_delete(
 
 
 async def test_only_what_was_dropped_long_ago_is_forgotten(tmp_path: Path) -> None:
-    """What is live, and what was dropped within the grace time, stays known."""
+    """Live objects, and objects that were dropped within the grace time, stay known."""
     async with tiered_node(tmp_path, forced_tier()) as node:
         expected = await fill_sets(node, random.Random(48))
         metadata = node.app.node.engine(GROUP).machine.tier.metadata

@@ -131,7 +131,7 @@ async def test_it_stays_away_when_only_the_rows_are_lost(tmp_path: Path) -> None
 
 
 async def test_it_stays_away_after_a_restore(tmp_path: Path) -> None:
-    """What was taken back before the manifest was written, also from what was uploaded before."""
+    """A message recalled before the manifest was written stays away, uploaded or not."""
     tier = Tier()
     async with tiered_node(tmp_path / "old", tier) as node:
         await send_and_recall(node, uploaded_before=True)

@@ -78,7 +78,7 @@ async def test_what_was_not_uploaded_is_counted_and_passed_over(tmp_path: Path) 
 
 
 async def test_a_consumer_group_goes_on_where_the_checkpoint_was(tmp_path: Path) -> None:
-    """What was acked before the checkpoint is not seen again; what was leased comes again."""
+    """A message acked before the checkpoint is not seen again; a leased one comes again."""
     tier = Tier()
     async with tiered_node(tmp_path / "old", tier) as node:
         await node.append([f"message {number}".encode() for number in range(6)], queue=1)
@@ -125,7 +125,7 @@ async def test_messages_that_wait_come_back_and_are_delivered(tmp_path: Path) ->
 
 
 async def test_only_the_named_topics_come_back(tmp_path: Path) -> None:
-    """Of other topics nothing is restored, neither queues nor objects."""
+    """Nothing of other topics is restored, neither queues nor objects."""
     tier = Tier()
     async with tiered_node(tmp_path / "old", tier) as node:
         await node.append([b"one"], queue=1)

@@ -91,7 +91,7 @@ async def test_a_store_that_is_gone_refuses_and_takes_no_lease(tmp_path: Path) -
 
 
 async def test_metrics_tell_how_far_the_tier_is(tmp_path: Path) -> None:
-    """What waits, what was brought there, and how old the oldest message of log and tier is."""
+    """The gauges show what waits, what was uploaded, and the oldest ages of log and tier."""
     metrics = Metrics()
     async with tiered_node(tmp_path, Tier(), metrics=metrics) as node:
         behind = "rocketmq_tiered_store_dispatch_behind"
@@ -224,7 +224,7 @@ async def test_lost_rows_are_not_made_up_while_the_store_is_gone(tmp_path: Path)
 
 
 async def test_a_message_of_the_tier_becomes_a_dead_letter(tmp_path: Path) -> None:
-    """What no consumer could take is copied to the dead-letter topic although the log lacks it."""
+    """A message that no consumer could take becomes a dead letter although the log lacks it."""
     rng, tier = random.Random(7), Tier()
     async with tiered_node(tmp_path, tier) as node:
         await node.append([b"hopeless"], queue=1, keys=["key-7"])

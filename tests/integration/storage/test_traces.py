@@ -63,7 +63,7 @@ def kinds(found: pb.MessageTrace) -> list[str]:
 
 
 async def test_a_delivery_and_its_ack(node: NodeUnderTest) -> None:
-    """Who was given the message and when; when it was acked; the other message has neither."""
+    """The trace tells who got the message and when, and the ack; the other message has neither."""
     await node.append([b"a", b"b"])
     popped = await node.pop(queue=0, max_messages=1, holder=HOLDER, client_id=CLIENT)
     await tick(node, 1)

@@ -1,4 +1,4 @@
-"""What nobody was given: nobody takes it who is not there, and no attempt is lost (rule 36)."""
+"""Undelivered messages: no absent client takes them, and no attempt is lost (rule 36)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-# What the installers share: build/parts/<part> is made anew unless its marker says that it was made
-# from the same sources; the output of what runs goes to build/parts/<part>.log.
+# The installers share these lines: build/parts/<part> is made anew unless its marker names the same
+# sources; the output of all commands goes to build/parts/<part>.log.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)

@@ -71,7 +71,7 @@ def messages(draw: st.DrawFn, descriptor: Descriptor, depth: int = 0) -> Any:
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
 def test_messages_come_back(codec: Codec, data: st.DataObject) -> None:
-    """Whatever its fields hold, a message is the same after encoding and decoding."""
+    """A message is the same after encoding and decoding, whatever its fields hold."""
     descriptor = data.draw(st.sampled_from(MESSAGES), label="type")
     message = data.draw(messages(descriptor))
     assert codec.decode(codec.encode(message), type(message)) == message

@@ -39,9 +39,9 @@ class Wire:
     def set_write_buffer_limits(self, high: int) -> None:
         assert high > 0
 
-    def get_extra_info(self, name: str) -> tuple[str, int]:
-        assert name == "peername"
-        return ("10.0.0.1", 99)
+    def get_extra_info(self, name: str) -> tuple[str, int] | None:
+        """A plaintext connection."""
+        return {"peername": ("10.0.0.1", 99), "ssl_object": None}[name]
 
 
 class Recorder(Connection):
@@ -133,7 +133,7 @@ class ClosedHandle(Wire):
 
 @pytest.mark.parametrize("act", ["ping", "send", "pause"])
 async def test_a_handle_that_is_closed_ends_the_connection(act: str) -> None:
-    """Whoever finds the handle closed does not fail; the connection is lost, once."""
+    """A call that finds the handle closed does not fail; the connection is lost, once."""
     connection, wire = Recorder(), ClosedHandle()
     connection.connection_made(cast("Any", wire))
     if act == "ping":

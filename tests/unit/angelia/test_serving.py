@@ -91,7 +91,7 @@ async def test_a_call_that_is_carried_out() -> None:
 
 
 async def test_a_refusal_is_said_in_an_empty_response() -> None:
-    """Of the RPC's own type; it is no success."""
+    """The response is of the RPC's own type; it is no success."""
     handler, answers = served(TIER, "refuse")
     response = await handler.flush_tier(tier_pb2.FlushTierRequest(), None)
     assert response == tier_pb2.FlushTierResponse(refusal=storage_pb2.Refusal(reason="not here"))
@@ -115,7 +115,7 @@ async def test_a_stream_that_is_refused_ends_with_the_refusal() -> None:
 
 
 def test_an_rpc_without_a_method_or_with_two_stops_the_start() -> None:
-    """Whoever forgets an RPC learns it before anything is served."""
+    """A handler that lacks an RPC is refused before anything is served."""
 
     class Some:
         def get_tier_status(self) -> None: ...

@@ -22,7 +22,7 @@ STREAM = 1
 
 
 class FakeLeaders:
-    """Who leads: one node, until a test says otherwise."""
+    """Leaders of raft groups: one node, until a test says otherwise."""
 
     def __init__(self) -> None:
         self.leaders: dict[int, str] = {}

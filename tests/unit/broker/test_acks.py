@@ -1,4 +1,4 @@
-"""What one client can do to the acks of all: forged handles, endless deadlines, huge requests."""
+"""Acks of one client that could harm all: forged handles, endless deadlines, huge requests."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.app import BrokerApp
 from strata_mq.requests.handle import ReceiptHandle, decode_handle, encode_handle
@@ -15,6 +16,7 @@ from strata_testing import until
 from strata_testing.broker import broker_config
 from strata_testing.broker.client import Client, message, resource
 from strata_testing.broker.fake_edge import MESSAGING, METADATA, FakeCall, FakeEdge
+from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
 
 YEARS_S = 99_999_999 * 3_600.0
@@ -50,7 +52,7 @@ def forged(handle: str, **fields: int) -> str:
 async def test_a_handle_of_no_raft_group_is_refused_at_once(
     edge: FakeEdge, client: Client, app: BrokerApp, storage: FakeStorage
 ) -> None:
-    """Whatever deadline came with it; no lane is made and no timer runs."""
+    """Any deadline is the same: no lane is made and no timer runs."""
     handle = await take_one(client)
     lies = [forged(handle, raft_group=2**32 - 1 - number) for number in range(1_000)]
     response = await answered(edge.begin("AckMessage", ack_request(*lies), time_left_s=YEARS_S))
@@ -122,6 +124,18 @@ async def test_what_is_late_is_answered_wherever_it_stands(
     assert (await answered(patient)).status.code == definition_pb2.OK
 
 
+async def test_an_ack_for_a_raft_group_without_replicas_ends_in_time(
+    edge: FakeEdge, client: Client, meta: FakeMeta, app: BrokerApp
+) -> None:
+    """There is nobody to ask: it waits, and is answered at its deadline."""
+    meta.put(meta_pb2.Change(raft_group=meta_pb2.RaftGroup(raft_group=77, broker_name="none")))
+    await app.view.wait_for_revision(meta.revision, 5)
+    handle = forged(await take_one(client), raft_group=77)
+    call = edge.begin("AckMessage", ack_request(handle), time_left_s=0.05)
+    assert (await answered(call)).status.code == definition_pb2.PROXY_TIMEOUT
+    await until(lambda: app._storage.acker.lane_count == 0)
+
+
 async def test_an_ack_of_a_gone_client_is_not_repeated(
     edge: FakeEdge, client: Client, storage: FakeStorage, app: BrokerApp
 ) -> None:
@@ -132,6 +146,7 @@ async def test_an_ack_of_a_gone_client_is_not_repeated(
     await storage.called("Ack")
     call.leave()
     await until(lambda: app._storage.acker.lane_count == 0)
+    assert storage.count("Ack") < 20, "it was not repeated to the end of its time"
     app._metrics.read_gauges()
     assert 'strata_limit_used{limit="acks waiting",of="acks"} 0' in app._metrics.render().decode()
     storage.trouble["Ack"].clear()
@@ -242,7 +257,7 @@ async def test_a_change_of_no_raft_group_is_refused_at_once(
 
 
 def test_a_handle_carries_64_bits() -> None:
-    """What the ends of the fields are is what the tests above forge."""
+    """The tests above forge the ends of the fields, and a handle carries them."""
     u32, u64 = 2**32 - 1, 2**64 - 1
     most = ReceiptHandle(u32, u32, u32, u32, u64, u32, u32, u64, True)
     assert decode_handle(encode_handle(most)) == most

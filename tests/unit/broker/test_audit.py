@@ -1,4 +1,4 @@
-"""Who changed what is in the log, at every level; what only reads is not."""
+"""Changes are in the log with their author, at every level; reads are not."""
 
 from __future__ import annotations
 

@@ -22,8 +22,11 @@ from strata_broker.storage_client.quiet_places import QuietPlaces
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime
-from strata_runtime.tasks import Tasks
+from strata_runtime.tasks import RequestTasks, Tasks
 from strata_testing import until
+
+Said = list[int] | storage_pb2.WatchResponse | AngeliaError
+"""Led raft groups, a whole response, or the failure of the stream."""
 
 
 class FakeChannel:
@@ -31,7 +34,9 @@ class FakeChannel:
 
     def __init__(self, endpoints: Sequence[str]) -> None:
         self.endpoints = list(endpoints)
-        self.said: asyncio.Queue[list[int] | AngeliaError] = asyncio.Queue()
+        self.said: asyncio.Queue[list[int] | storage_pb2.WatchResponse | AngeliaError] = (
+            asyncio.Queue()
+        )
         self.opened = 0
         self.closed = False
 
@@ -56,7 +61,9 @@ class FakeChannel:
             said = await self.said.get()
             if isinstance(said, AngeliaError):
                 raise said
-            yield storage_pb2.WatchResponse(led_groups=said)
+            if isinstance(said, list):
+                said = storage_pb2.WatchResponse(led_groups=said)
+            yield said
 
     async def close(self) -> None:
         self.closed = True
@@ -81,6 +88,7 @@ class Watched:
         row.replicas.add(node_id="a")
         row.replicas.add(node_id="b")
         self.change(node("a"), node("b"), meta_pb2.Change(raft_group=row))
+        self.requests = RequestTasks("test")
         self.tasks = Tasks("test", lambda name, failure: pytest.fail(f"{name}: {failure}"))
         config = StorageClientSection.model_validate(
             {"first_retry_ms": 1, "max_watch_retry_ms": 1} | limits
@@ -98,7 +106,9 @@ class Watched:
                 SystemClock(), lambda: 0.5, Metrics.disabled(), lambda name, failure: None
             ),
             tasks=self.tasks,
+            requests=self.requests,
         )
+        self.watch = watch
         self.tasks.spawn("watch", watch.run())
 
     def _make(self, endpoints: Sequence[str]) -> FakeChannel:
@@ -125,12 +135,29 @@ async def watched() -> AsyncIterator[Watched]:
 
 
 async def test_every_storage_node_is_watched(watched: Watched) -> None:
-    """What one says is believed; a stream that breaks is opened again."""
+    """A node's message about leaders is believed; a stream that breaks is opened again."""
     watched.channel("b:1").said.put_nowait([1])
     await until(lambda: watched.leaders.leader_of(1) == "b")
     watched.channel("b:1").said.put_nowait(AngeliaError(UNAVAILABLE, "died"))
     await until(lambda: watched.leaders.node_of(1) == "a")
     await until(lambda: watched.channel("b:1").opened == 2)
+
+
+async def test_a_report_that_cannot_be_taken_in_ends_no_watch(watched: Watched) -> None:
+    """The node's next report is taken in, from the same stream."""
+    failed: list[BaseException] = []
+    watched.requests.on_failed(lambda _, failure: failed.append(failure))
+
+    def odd(_: object) -> None:
+        raise ZeroDivisionError
+
+    watched.watch.on_checks(odd)
+    checks = [storage_pb2.TransactionCheck(topic_id=1)]
+    watched.channel("b:1").said.put_nowait(storage_pb2.WatchResponse(checks=checks))
+    watched.channel("b:1").said.put_nowait([1])
+    await until(lambda: watched.leaders.leader_of(1) == "b")
+    assert [type(failure) for failure in failed] == [ZeroDivisionError]
+    assert watched.channel("b:1").opened == 1
 
 
 async def test_a_node_with_too_many_watchers_is_not_silent(watched: Watched) -> None:

@@ -108,7 +108,7 @@ async def test_a_node_is_drained_and_removed(edge: FakeEdge, meta: FakeMeta) -> 
 
 
 async def test_replicas_are_asked_for(edge: FakeEdge) -> None:
-    """The answer is the raft group as it shall be."""
+    """The answer is the raft group as it should be."""
     request = admin_pb2.ChangeReplicasRequest(
         raft_group=1, add_node_ids=["storage-d"], learners=True
     )

@@ -139,7 +139,7 @@ async def test_a_certificate_near_its_end_is_a_reason(broker: Broker) -> None:
 
 
 async def test_a_broker_that_stops_does_not_serve(broker: Broker) -> None:
-    """Whatever the cluster does: gRPC health says NOT_SERVING from the first moment of the stop."""
+    """The health of gRPC is NOT_SERVING from the first moment, whatever the cluster does."""
     await broker.app.stop(0.1)
     assert not await broker.serving()
 

@@ -1,20 +1,24 @@
-"""What a request's handler raises unexpectedly ends that request and nothing else (rule 33)."""
+"""An unexpected error of a request's handler ends that request and nothing else (rule 33)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NoReturn
 
 import pytest
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.admin.v1 import admin_pb2
+from strata.storage.v1 import storage_pb2
+from strata_broker.access.principals import Principal
 from strata_broker.app import BrokerApp
+from strata_broker.base import wire
 from strata_broker.base.config import BrokerConfig
-from strata_broker.receives.ack import Acknowledger
+from strata_broker.receives.ack import Acknowledger, _PendingAck
 from strata_broker.receives.receive import Receiver
-from strata_broker.sends.send import PendingSend, Sender
+from strata_broker.sends.pending_send import PendingSend
+from strata_broker.sends.send import Sender
 from strata_broker.storage_client.append_lanes import Appender
 from strata_edge.ports import CallError
 from strata_runtime.tasks import RequestTasks, TooManyTasksError
@@ -54,8 +58,10 @@ def taken_out(failed: Failed, *, count: int = 1) -> None:
     failed.clear()
 
 
-def send_request(number: int) -> service_pb2.SendMessageRequest:
-    return service_pb2.SendMessageRequest(messages=[message("orders", number)])
+def send_request(*numbers: int) -> service_pb2.SendMessageRequest:
+    return service_pb2.SendMessageRequest(
+        messages=[message("orders", number) for number in numbers]
+    )
 
 
 def ack_request() -> service_pb2.AckMessageRequest:
@@ -75,11 +81,11 @@ async def receive_status(call: FakeCall) -> definition_pb2.Status:
 
 
 @pytest.mark.parametrize(
-    ("method", "served_by", "status_of"),
+    ("method", "served_by", "takes", "status_of"),
     [
-        ("SendMessage", Sender, send_status),
-        ("AckMessage", Acknowledger, ack_status),
-        ("ReceiveMessage", Receiver, receive_status),
+        ("SendMessage", Sender, "gather", send_status),
+        ("AckMessage", Acknowledger, "take", ack_status),
+        ("ReceiveMessage", Receiver, "take", receive_status),
     ],
 )
 async def test_a_call_that_fails_leaves_the_others_of_its_turn_alone(
@@ -88,17 +94,18 @@ async def test_a_call_that_fails_leaves_the_others_of_its_turn_alone(
     failed_requests: Failed,
     method: str,
     served_by: type,
+    takes: str,
     status_of: Callable[[FakeCall], Any],
 ) -> None:
     """The second of three fails: it is answered with an error, the first and third as always."""
-    take = served_by.take  # type: ignore[attr-defined]
+    take = getattr(served_by, takes)
 
-    def take_or_fail(server: Any, call: FakeCall) -> None:
+    def take_or_fail(server: Any, call: FakeCall, principal: Principal, *rest: Any) -> None:
         if call.request == b"odd":
             raise OddError("odd")
-        take(server, call)
+        take(server, call, principal, *rest)
 
-    monkeypatch.setattr(served_by, "take", take_or_fail)
+    monkeypatch.setattr(served_by, takes, take_or_fail)
     first, odd_one, acked, last = edge.begin_turn(
         ("SendMessage", send_request(1)),
         (method, b"odd"),
@@ -120,7 +127,7 @@ async def test_a_turn_that_finds_no_room_for_its_tasks_says_so(
     def full(*_: Any) -> NoReturn:
         raise TooManyTasksError("full")
 
-    monkeypatch.setattr(Sender, "take", full)
+    monkeypatch.setattr(Sender, "gather", full)
     call = edge.begin("SendMessage", send_request(1))
     assert (await send_status(call)).code == definition_pb2.TOO_MANY_REQUESTS
 
@@ -167,7 +174,7 @@ async def test_a_receive_that_fails_later_is_answered(
 async def test_a_send_that_cannot_be_staged_keeps_no_budget(
     client: Client, app: BrokerApp, monkeypatch: pytest.MonkeyPatch, failed_requests: Failed
 ) -> None:
-    """Whatever goes wrong after the budget was charged."""
+    """The budget is given back, whatever goes wrong after it was charged."""
     monkeypatch.setattr(Appender, "stage", odd)
     assert (await client.send(message("orders", 1))).status.code == INTERNAL
     taken_out(failed_requests)
@@ -188,11 +195,127 @@ async def test_a_waiter_that_fails_leaves_the_others_of_its_batch_alone(
         stored(waiter, *args)
 
     monkeypatch.setattr(PendingSend, "stored", stored_or_fail)
+    ordered = message("fifo", 1, message_type=definition_pb2.FIFO, message_group="g")
+    request = service_pb2.SendMessageRequest(messages=[ordered])
+    first, second = edge.begin_turn(("SendMessage", request), ("SendMessage", request))
+    codes = sorted([(await send_status(first)).code, (await send_status(second)).code])
+    assert codes == [definition_pb2.OK, INTERNAL]
+    taken_out(failed_requests)
+
+
+async def test_a_gathered_send_that_fails_leaves_the_others_of_its_entry_alone(
+    edge: FakeEdge, app: BrokerApp, monkeypatch: pytest.MonkeyPatch, failed_requests: Failed
+) -> None:
+    """Both messages are stored as one entry; the send that fails is told so, the other is OK."""
+    sent = wire.sent
+
+    def sent_or_fail(message_ids: Sequence[str], offsets: Sequence[int]) -> bytes:
+        if message_ids[0].endswith("1"):
+            raise OddError("odd")
+        return sent(message_ids, offsets)
+
+    monkeypatch.setattr(wire, "sent", sent_or_fail)
+    calls = edge.begin_turn(("SendMessage", send_request(1)), ("SendMessage", send_request(2)))
+    codes = [(await send_status(call)).code for call in calls]
+    assert codes == [INTERNAL, definition_pb2.OK]
+    assert app.send_budget.used_bytes == 0
+    taken_out(failed_requests)
+
+
+async def test_an_ack_that_fails_leaves_the_others_of_its_lane_alone(
+    edge: FakeEdge,
+    client: Client,
+    app: BrokerApp,
+    monkeypatch: pytest.MonkeyPatch,
+    failed_requests: Failed,
+) -> None:
+    """Two acks go to storage in one call: the one that fails is told so; later acks are OK too."""
+    acks = []
+    for number in range(3):
+        await client.send(message("orders", number))
+        (got,) = await client.receive_all("orders", "g")
+        ack = ack_request()
+        ack.entries.add(receipt_handle=got.system_properties.receipt_handle)
+        acks.append(ack)
+    settled = _PendingAck.settled
+    met: list[_PendingAck] = []
+
+    def settled_or_fail(waiter: _PendingAck, *args: Any) -> None:
+        met.append(waiter)
+        if waiter is met[0]:
+            raise OddError("odd")
+        settled(waiter, *args)
+
+    monkeypatch.setattr(_PendingAck, "settled", settled_or_fail)
+    first, second = edge.begin_turn(("AckMessage", acks[0]), ("AckMessage", acks[1]))
+    codes = sorted([(await ack_status(first)).code, (await ack_status(second)).code])
+    assert codes == [definition_pb2.OK, INTERNAL]
+    third = edge.begin("AckMessage", acks[2])
+    assert (await ack_status(third)).code == definition_pb2.OK
+    taken_out(failed_requests)
+    app._metrics.read_gauges()
+    held = 'strata_limit_used{limit="ack requests",of="bytes"} 0'
+    assert held in app._metrics.render().decode()
+
+
+@pytest.mark.parametrize("told", ["settled", "failed"])
+async def test_an_ack_that_fails_twice_ends_no_lane(
+    edge: FakeEdge,
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    failed_requests: Failed,
+    told: str,
+) -> None:
+    """Also of a request with two entries, and when its refusal fails as well."""
+    handles = []
+    for number in range(2):
+        await client.send(message("orders", number))
+        (got,) = await client.receive_all("orders", "g")
+        handles.append(got.system_properties.receipt_handle)
+    both = ack_request()
+    for _ in range(2):
+        both.entries.add(receipt_handle=handles[0])
+    monkeypatch.setattr(_PendingAck, "settled", odd)
+    if told == "failed":
+        monkeypatch.setattr(_PendingAck, "failed", odd)
+    call = edge.begin("AckMessage", both)
+    count = 4 if told == "failed" else 2
+    await until(lambda: len(failed_requests) == count)
+    if told == "settled":
+        assert (await ack_status(call)).code == INTERNAL
+    monkeypatch.undo()
+    again = ack_request()
+    again.entries.add(receipt_handle=handles[1])
+    assert (await ack_status(edge.begin("AckMessage", again))).code == definition_pb2.OK
+    taken_out(failed_requests, count=count)
+
+
+async def test_a_batch_that_is_refused_tells_every_waiter(
+    edge: FakeEdge,
+    app: BrokerApp,
+    storage: FakeStorage,
+    monkeypatch: pytest.MonkeyPatch,
+    failed_requests: Failed,
+) -> None:
+    """One waiter's failure leaves the others of its batch alone also when storage refuses it."""
+    refused = PendingSend.refused
+    met: list[PendingSend] = []
+
+    def refused_or_fail(waiter: PendingSend, *args: Any) -> None:
+        met.append(waiter)
+        if waiter is met[0]:
+            raise OddError("odd")
+        refused(waiter, *args)
+
+    monkeypatch.setattr(PendingSend, "refused", refused_or_fail)
+    full = storage_pb2.Refusal(outcome=storage_pb2.OUTCOME_DISK_FULL)
+    storage.trouble["Append"].append(full)
     first, second = edge.begin_turn(
         ("SendMessage", send_request(1)), ("SendMessage", send_request(1))
     )
-    codes = sorted([(await send_status(first)).code, (await send_status(second)).code])
-    assert codes == [definition_pb2.OK, INTERNAL]
+    said = [(await send_status(call)).message for call in (first, second)]
+    assert sum("failed unexpectedly" in text for text in said) == 1
+    assert app.send_budget.used_bytes == 0
     taken_out(failed_requests)
 
 
@@ -217,7 +340,7 @@ async def test_a_rare_call_that_fails_is_answered_with_a_status(
 
 
 async def frames(*commands: service_pb2.TelemetryCommand) -> AsyncIterator[bytes]:
-    """What a client says on its stream."""
+    """Yield the commands of a client on its stream."""
     for command in commands:
         yield command.SerializeToString()
     await asyncio.Event().wait()

@@ -53,7 +53,7 @@ async def test_receives_are_answered_at_once(
 async def test_calls_are_served_until_the_clients_have_gone(
     client: Client, edge: FakeEdge, draining: asyncio.Task[None]
 ) -> None:
-    """What is on its way when a client hears of it must not fail."""
+    """Calls that are on their way when a client hears of it must not fail."""
     for number in range(1, 9):
         response = await client.send(message("orders", number))
         assert response.status.code == definition_pb2.OK

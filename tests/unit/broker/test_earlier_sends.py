@@ -15,6 +15,7 @@ from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_mq.layout.hashing import pack_message_id
 from strata_mq.slots import rendezvous, slot_of
+from strata_testing import until
 from strata_testing.broker import broker_config
 from strata_testing.broker.client import Client, message
 from strata_testing.broker.fake_meta import FakeMeta
@@ -49,9 +50,17 @@ def lookups(storage: FakeStorage) -> int:
     return storage.count("Query")
 
 
-async def move_all(app: BrokerApp, meta: FakeMeta, storage: FakeStorage, to: int) -> None:
-    """Move all queues of `orders` to one raft group, as the rows of moved queues say it."""
-    topic = app.view.topic("", "orders")
+async def move_all(
+    app: BrokerApp,
+    meta: FakeMeta,
+    storage: FakeStorage,
+    to: int,
+    *,
+    name: str = "orders",
+    start_offset: int = 100,
+) -> None:
+    """Move all queues of a topic to one raft group, as the rows of moved queues say it."""
+    topic = app.view.topic("", name)
     assert topic is not None
     for queue in range(topic.queue_count):
         slot = slot_of(topic.slot_base, queue)
@@ -60,7 +69,7 @@ async def move_all(app: BrokerApp, meta: FakeMeta, storage: FakeStorage, to: int
             continue
         override = meta_pb2.QueueOverride(topic_id=topic.topic_id, queue=queue)
         override.epochs.add(epoch=0, raft_group=owner)
-        override.epochs.add(epoch=1, raft_group=to, start_offset=100)
+        override.epochs.add(epoch=1, raft_group=to, start_offset=start_offset)
         meta.put(meta_pb2.Change(queue_override=override))
         storage.slots[slot] = to
     await app.view.wait_for_revision(meta.revision, 5)
@@ -150,6 +159,50 @@ async def test_new_messages_are_not_looked_for(
     assert lookups(storage) == 0
     await client.send(one(number_at(1)))
     assert lookups(storage) > 0
+
+
+async def test_nothing_is_looked_for_where_empty_queues_were(
+    app: BrokerApp, client: Client, meta: FakeMeta, storage: FakeStorage
+) -> None:
+    """New queues are put elsewhere before they hold anything; a wish to move is no move either."""
+    topic = app.view.topic("", "orders")
+    assert topic is not None
+    wish = meta_pb2.QueueOverride(topic_id=topic.topic_id, queue=0, moving_to=2)
+    wish.epochs.add(epoch=0, raft_group=1)
+    meta.put(meta_pb2.Change(queue_override=wish))
+    await move_all(app, meta, storage, 2, start_offset=0)
+    assert (await client.send(one(number_at(1)))).status.code == OK
+    assert lookups(storage) == 0
+
+
+async def test_what_waited_is_looked_for_although_the_queues_were_empty(
+    app: BrokerApp, client: Client, meta: FakeMeta, storage: FakeStorage
+) -> None:
+    """A message that waits has no offset, so an empty queue proves nothing."""
+    meta.add_topic("later", meta_pb2.TOPIC_TYPE_DELAY)
+    await app.view.wait_for_revision(meta.revision, 5)
+    await move_all(app, meta, storage, 2, name="later", start_offset=0)
+    later = message("later", number_at(1), message_type=definition_pb2.DELAY)
+    later.system_properties.born_timestamp.FromMilliseconds(NOW_MS - 5_000)
+    later.system_properties.delivery_timestamp.FromMilliseconds(NOW_MS + 60_000)
+    assert (await client.send(later)).status.code == OK
+    assert lookups(storage) > 0
+
+
+async def test_the_messages_of_a_request_are_looked_for_together(
+    app: BrokerApp, client: Client, meta: FakeMeta, storage: FakeStorage
+) -> None:
+    """One after the other they would take longer than the client waits."""
+    await move_all(app, meta, storage, 2)
+    storage.gate, storage.gated_rpc = asyncio.Event(), "Query"
+    sending = asyncio.ensure_future(client.send(*(one(number) for number in range(20))))
+    await until(lambda: lookups(storage) == 20)
+    storage.gate.set()
+    answer = await sending
+    assert [entry.status.code for entry in answer.entries] == [OK] * 20
+    topic = app.view.topic("", "orders")
+    assert topic is not None
+    assert len(storage.messages(topic.topic_id)) == 20
 
 
 async def test_beside_a_repeat_the_others_of_a_request_are_stored(

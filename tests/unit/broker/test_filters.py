@@ -37,7 +37,7 @@ def filters(clock: ManualClock) -> Filters:
 
 
 def test_new_expressions_are_read_at_a_rate(filters: Filters, clock: ManualClock) -> None:
-    """What is more is refused for now; what is known, and tags, cost nothing."""
+    """Further ones are refused for now; known ones, and tags, cost nothing."""
     filters.of(long(1))
     filters.of(long(2))
     with pytest.raises(RequestError) as refused:

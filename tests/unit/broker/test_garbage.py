@@ -22,7 +22,7 @@ from strata_testing.broker.fake_storage import FakeStorage
 
 @pytest.fixture(autouse=True)
 def _no_collection() -> Iterator[None]:
-    """What is freed is freed by its last reference."""
+    """Turn the collection off, so that objects are freed by their last reference."""
     gc.collect()
     gc.disable()
     yield

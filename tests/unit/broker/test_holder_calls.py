@@ -24,7 +24,7 @@ class FakeStorageClient:
         self.ends: dict[int, dict[int, int]] = {1: {0: 10, 1: 5}, 2: {}}
         self.left: dict[int, list[storage_pb2.SealedQueue]] = {1: [], 2: []}
         self.asked: list[tuple[int, tuple[int, ...]]] = []
-        # What happens after so many calls.
+        # Actions after so many calls.
         self.after: dict[int, Any] = {}
 
     async def call(
@@ -105,7 +105,7 @@ async def test_one_question_to_whom_the_metadata_name(
 async def test_a_sealed_end_is_not_the_end(
     view: MetadataView, topic: TopicRow, storage: FakeStorageClient
 ) -> None:
-    """Who holds the next epoch is asked, though the metadata do not name it yet."""
+    """The holder of the next epoch is asked, though the metadata does not name it yet."""
     storage.left[1] = [moved(2)]
     storage.ends[2] = {0: 14}
     assert await ends(view, topic, storage) == {0: 14, 1: 5}

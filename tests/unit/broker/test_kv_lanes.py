@@ -40,7 +40,7 @@ class Exchange:
 
 @pytest.fixture
 def exchange() -> Exchange:
-    """What is called."""
+    """The exchange that lanes call."""
     return Exchange()
 
 
@@ -97,7 +97,7 @@ async def test_what_comes_during_a_call_goes_with_the_next(
 async def test_a_call_has_so_many_bytes_unless_it_is_one(
     lanes: Lanes[str, int, int], exchange: Exchange
 ) -> None:
-    """What does not fit goes with the next call; too large for any, it goes alone."""
+    """A call that does not fit goes with the next batch; one too large for any goes alone."""
     assert await asked(lanes, 1, 2, 3, size_bytes=50) == [-1, -2, -3]
     assert await asked(lanes, 4, 5, size_bytes=101) == [-4, -5]
     assert exchange.batches == [[1, 2], [3], [4], [5]]

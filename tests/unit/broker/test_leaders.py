@@ -1,4 +1,4 @@
-"""Which node a broker asks: beliefs and how they change."""
+"""Choice of the node that a broker asks: beliefs and how they change."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def leaders(view: MetadataView, clock: ManualClock) -> LeaderMap:
 def test_the_first_choice_is_a_voter_and_the_preferred_one(
     view: MetadataView, leaders: LeaderMap
 ) -> None:
-    """A learner never leads; a node that shall lead probably does."""
+    """A learner never leads; a node that should lead probably does."""
     assert leaders.node_of(GROUP) == "a"
     row = meta_pb2.RaftGroup(raft_group=2, preferred_leader_node_id="c")
     for node_id in NODES:
@@ -85,7 +85,7 @@ def test_a_leader_that_is_not_ready_keeps_its_calls(leaders: LeaderMap) -> None:
 
 
 def test_a_late_refusal_changes_nothing(leaders: LeaderMap) -> None:
-    """What an earlier node says does not overrule what was learned since."""
+    """A refusal of an earlier node does not overrule what was learned since."""
     leaders.refused(GROUP, "a", "c")
     leaders.refused(GROUP, "a", "")
     assert leaders.node_of(GROUP) == "c"

@@ -226,3 +226,33 @@ async def test_a_route_names_the_same_brokers_everywhere(
     assert routes[0] == routes[1]
     for made in brokers:
         await made.stop(0.1)
+
+
+async def test_a_route_names_the_address_of_workers_once(
+    app: BrokerApp, edge: FakeEdge, meta: FakeMeta
+) -> None:
+    """As long as one worker of a machine is up, routes stay what they are, byte for byte."""
+
+    async def route(*states: meta_pb2.NodeState.ValueType) -> service_pb2.QueryRouteResponse:
+        for number, state in enumerate(states):
+            node = meta_pb2.Node(
+                node_id=f"worker-{number}",
+                kind=meta_pb2.NODE_KIND_BROKER,
+                endpoints=[f"machine:{9_000 + number}"],
+                advertised_endpoint="machine:8081",
+                machine="machine",
+                state=state,
+            )
+            meta.put(meta_pb2.Change(node=node))
+        await app.view.wait_for_revision(meta.revision, 1)
+        request = service_pb2.QueryRouteRequest(topic=resource("orders"))
+        return await edge.call(MESSAGING + "QueryRoute", request, service_pb2.QueryRouteResponse)
+
+    meta.put(meta_pb2.Change(node=meta_pb2.Node(node_id="broker-a"), deleted=True))
+    up, down = meta_pb2.NODE_STATE_UP, meta_pb2.NODE_STATE_DOWN
+    whole = await route(up, up, up)
+    for queue in whole.message_queues:
+        [address] = queue.broker.endpoints.addresses
+        assert (address.host, address.port) == ("machine", 8081)
+    assert await route(up, down, up) == whole
+    assert await route(down, down, up) == whole

@@ -207,7 +207,7 @@ def named(storage: FakeStorage) -> set[tuple[int, ...]]:
 async def test_leaders_are_told_of_consumer_groups_that_read_elsewhere(
     storage: FakeStorage, meta: FakeMeta, app: BrokerApp
 ) -> None:
-    """Of ordered ones: the others take message groups in any order."""
+    """Only ordered ones are told: other groups take message groups in any order."""
     ordered = meta.add_group(meta_pb2.ConsumerGroup(name="ordered", fifo=True))
     plain = meta.add_group(meta_pb2.ConsumerGroup(name="plain"))
     await app.view.wait_for_revision(meta.revision, 5)

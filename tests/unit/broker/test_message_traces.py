@@ -1,4 +1,4 @@
-"""Which sends and deliveries are spans, and of whose trace."""
+"""Sends and deliveries that are spans, and the traces that they belong to."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_nearest_word_on_the_trace_counts(
 
 
 def test_a_message_without_trace_context_gets_the_sends() -> None:
-    """What the client wrote is left as it is; who wrote nothing is found again at delivery."""
+    """A client's trace context is left alone; a message without one is found again at delivery."""
     messages = [_message(SAMPLED), _message()]
     span = _traces().sent({}, messages)
     assert span is not None
@@ -71,7 +71,7 @@ def _stored(message: definition_pb2.Message, added: bytes = b"") -> bytes:
 
 @pytest.mark.parametrize("padding", [0, 200, 20_000])
 def test_the_system_properties_of_a_stored_message_end_where_the_rest_begins(padding: int) -> None:
-    """Whatever the length of their length is."""
+    """The end is found for any length of their length."""
     message = _message()
     message.system_properties.born_host = "h" * padding
     stored = _stored(message)

@@ -152,7 +152,7 @@ def test_a_name_stands_for_all_its_queues_wherever_they_are(
 
 
 def left(queue: int, raft_group: int, epoch: int = 1) -> storage_pb2.SealedQueue:
-    """What a raft group says of a queue that went to another one."""
+    """Return a raft group's note on a queue that went to another raft group."""
     return storage_pb2.SealedQueue(
         queue=queue, next_epoch=epoch, start_offset=100 * epoch, raft_group=raft_group
     )
@@ -207,7 +207,7 @@ def test_an_epoch_between_the_row_and_what_was_learned_is_not_left_out(
 
 
 class FakeStorageClient:
-    """What raft groups hold, by (raft group, queue): message numbers and whether they move."""
+    """Holdings of raft groups, by (raft group, queue): message numbers and whether they move."""
 
     def __init__(self) -> None:
         self.ready: dict[tuple[int, int], deque[int]] = {}
@@ -288,7 +288,7 @@ async def test_what_lies_under_the_own_name_comes_first(
 async def test_both_places_of_a_moved_queue_are_served(
     view: MetadataView, topic: TopicRow, popper: Popper, storage: FakeStorageClient
 ) -> None:
-    """What is ready anywhere is found without waiting elsewhere; none starves."""
+    """Messages that are ready anywhere are found without waiting elsewhere; no place starves."""
     change(view, moved(2, 1, 3))
     storage.ready[1, ANY_QUEUE] = deque(range(10))
     storage.ready[3, 2] = deque(range(100, 110))

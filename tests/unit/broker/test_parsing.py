@@ -80,7 +80,7 @@ def test_fields_that_nobody_knows_count_together() -> None:
 
 
 def test_large_bodies_are_no_elements() -> None:
-    """What honest clients send passes, whatever its size."""
+    """Messages of honest clients pass, whatever their size."""
     messages = [message("orders", number, body=b"\x0a\x00" * 5_000) for number in range(1_024)]
     data = service_pb2.SendMessageRequest(messages=messages).SerializeToString()
     assert len(parse_send(data, Caller("c", ""), 1_024).messages) == 1_024

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
 import pytest
@@ -22,6 +23,7 @@ from strata_testing.broker.client import Client, resource
 from strata_testing.broker.fake_edge import ADMIN, MESSAGING, EdgeChannel, FakeCall, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
+from strata_testing.broker.keys import cluster_key_row, signed, user_row
 
 CONFIG = broker_config(peer={"command_timeout_ms": 50})
 
@@ -48,7 +50,7 @@ async def pair(meta: FakeMeta, storage: FakeStorage) -> AsyncIterator[Pair]:
     edges = {f"127.0.0.{number}:18081": FakeEdge() for number in (1, 2)}
     network = replace(
         network_of(meta, storage),
-        broker_channels=lambda endpoints: EdgeChannel(edges, endpoints[0]),
+        broker_channels=lambda endpoints, headers: EdgeChannel(edges, endpoints[0], headers),
     )
     brokers = [
         broker_under_test(
@@ -93,6 +95,40 @@ async def test_members_of_all_brokers_are_shown_by_each(pair: Pair) -> None:
     await consume(pair.first, "both")
     await consume(pair.second, "both")
     assert await members(pair.first) == await members(pair.second) == ["a", "b", "both"]
+
+
+async def test_brokers_with_access_control_know_each_other(
+    meta: FakeMeta, storage: FakeStorage
+) -> None:
+    """They sign with the cluster's key: an admin sees the clients of all of them."""
+    meta.put(cluster_key_row(), user_row("root", admin=True))
+    edges = {f"127.0.0.{number}:18081": FakeEdge() for number in (1, 2)}
+    async with AsyncExitStack() as running:
+        for number, edge in enumerate(edges.values(), 1):
+            network = replace(
+                network_of(meta, storage),
+                broker_channels=lambda endpoints, headers: EdgeChannel(
+                    edges, endpoints[0], headers
+                ),
+            )
+            broker = broker_under_test(
+                edge,
+                network,
+                config=broker_config(access_control={"mode": "on"}),
+                identity=BrokerIdentity(f"broker-{number}", number, f"127.0.0.{number}"),
+            )
+            await running.enter_async_context(broker)
+            client = Client(edge)
+            client.metadata = {"x-mq-client-id": f"client-{number}", **signed("root")}
+            await client.receive("orders", "g", polling_s=0)
+        await until(lambda: len(broker.app.view.nodes(meta_pb2.NODE_KIND_BROKER)) == 2)
+        shown = await edge.call(
+            ADMIN + "GetConsumerGroup",
+            admin_pb2.GetConsumerGroupRequest(name="g"),
+            admin_pb2.GetConsumerGroupResponse,
+            {"x-mq-client-id": "cli", **signed("root")},
+        )
+    assert [member.client_id for member in shown.members] == ["client-1", "client-2"]
 
 
 async def test_a_broker_that_does_not_answer_is_passed_over(pair: Pair) -> None:

@@ -118,7 +118,7 @@ async def test_a_message_at_any_raft_group_ends_the_wait(
 
 
 async def test_many_receives_and_one_message_wake_no_herd(receives: Receives) -> None:
-    """Whoever waits longest gets it, by one pop; all together have looked once at each place."""
+    """The receive that waits longest gets it, by one pop; all have looked once at each place."""
     waiting = [receives.begin(f"strata-{1 + number % 2}") for number in range(100)]
     await receives.parked(100)
     assert sorted(receives.storage.pops) == [1, 2]

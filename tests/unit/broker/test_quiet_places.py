@@ -35,7 +35,7 @@ def look(quiet: QuietPlaces, place: ConsumerPlace = PLACE, *, told_later: bool =
 
 
 def test_a_place_is_quiet_until_its_node_tells(quiet: QuietPlaces) -> None:
-    """Of that place; whoever waits is called."""
+    """The node's message ends the quiet of that place only; callers that wait are called."""
     news: list[ConsumerPlace | None] = []
     quiet.on_news(news.append)
     assert look(quiet)

@@ -246,7 +246,7 @@ class TestThroughABroker:
     async def test_a_refused_send_costs_nothing_of_the_quota(
         self, app: BrokerApp, client: Client, meta: FakeMeta
     ) -> None:
-        """What is wrong with a message is found before it is counted."""
+        """An error of a message is found before the message is counted."""
         meta.put(meta_pb2.Change(quota=meta_pb2.Quota(topic="orders", messages_per_s=1)))
         await app.view.wait_for_revision(meta.revision, 5)
         for number in range(5):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
@@ -60,19 +62,21 @@ async def test_an_unknown_consumer_group_is_made_once_on_first_receive(
 async def test_receives_that_wait_share_a_limit_of_bytes(
     client: Client, storage: FakeStorage
 ) -> None:
-    """Answered at once, many parked receives must not fill the memory."""
-    calls = [client.begin_receive("orders", "g", polling_s=0) for _ in range(64)]
-    await until(lambda: sum(rpc == "Pop" for rpc, _ in storage.calls) >= 64)
-    mib = 1024 * 1024
-    shares = [
-        request.max_bytes
-        for _, request in storage.calls
-        if isinstance(request, storage_pb2.PopRequest)
-    ]
-    assert max(shares) <= 8 * mib
-    assert min(shares) == 128 * mib // 64
+    """Answered at once, many receives must not fill the memory: most ask for places only."""
+    storage.pop_gate = asyncio.Event()
+    calls = [client.begin_receive("orders", f"g{number}", polling_s=0) for number in range(64)]
+    await until(lambda: storage.count("Pop") >= 64)
+    asked = [request for _, request in storage.calls if isinstance(request, storage_pb2.PopRequest)]
+    with_bytes = [request.max_bytes for request in asked if not request.places_only]
+    assert with_bytes == [8 * 1024 * 1024] * 4
+    assert len(asked) == 64
+    storage.pop_gate.set()
     for call in calls:
         await call.answer
+    await client.receive("orders", "g", polling_s=0)
+    last = storage.calls[-1][1]
+    assert isinstance(last, storage_pb2.PopRequest)
+    assert not last.places_only, "the room of the others is free again"
 
 
 async def test_a_pop_says_what_the_leader_must_know(

@@ -1,4 +1,4 @@
-"""What a receive leaves out, and what no client should send: every number at its ends."""
+"""Messages that a receive leaves out, and requests that no client should send, at their ends."""
 
 from __future__ import annotations
 

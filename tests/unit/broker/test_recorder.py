@@ -1,4 +1,4 @@
-"""What goes in and out is counted apart for namespaces that use the same names."""
+"""Traffic is counted apart for namespaces that use the same names."""
 
 from __future__ import annotations
 

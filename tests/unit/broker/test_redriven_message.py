@@ -1,4 +1,4 @@
-"""What is stored of a redriven message."""
+"""Stored form of a redriven message."""
 
 from __future__ import annotations
 

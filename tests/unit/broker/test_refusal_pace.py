@@ -115,7 +115,7 @@ async def test_what_waits_is_bounded_and_given_back(
 
 @pytest.mark.parametrize("config", [paced()])
 async def test_refused_sends_and_receives_count(edge: FakeEdge, client: Client) -> None:
-    """Whatever the method: the next call of the connection waits."""
+    """The next call of the connection waits, after a refusal of any method."""
     for method, request in (
         ("SendMessage", service_pb2.SendMessageRequest(messages=[message("nowhere", 1)])),
         ("ReceiveMessage", service_pb2.ReceiveMessageRequest()),

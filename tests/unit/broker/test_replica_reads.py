@@ -184,7 +184,7 @@ def test_a_topic_of_which_much_is_read_is_spread(spread: ReadSpread) -> None:
 
 
 def test_read_replicas_are_used_from_the_first_read_on(clock: ManualClock) -> None:
-    """Whoever adds one wants it to be read from."""
+    """An operator who adds one wants it to be read from."""
     spread = spread_of(view_of(learners=1), clock)
     assert spread.begin(GROUP, TOPIC, 1)
     assert {spread.choose(GROUP, 10) for _ in range(3)} == set(NODES)
@@ -198,7 +198,7 @@ def test_topics_beyond_the_limit_are_read_from_the_leader(spread: ReadSpread) ->
 
 
 def test_every_replica_gives_the_same_share_of_the_bytes(spread: ReadSpread) -> None:
-    """Whoever gave the fewest is next, also when sizes differ much."""
+    """The replica that gave the fewest bytes is next, also when sizes differ much."""
     sizes: Counter[str] = Counter()
     for number in range(600):
         size = 50_000 if number % 7 == 0 else 1_000

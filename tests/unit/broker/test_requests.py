@@ -1,4 +1,4 @@
-"""What all requests have in common, with values that no client should send."""
+"""Common parts of all requests, with values that no client should send."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ async def test_answers_hold_one_entry_per_message_in_order(
 async def test_requests_accumulate_while_an_append_is_under_way(
     app: BrokerApp, edge: FakeEdge, client: Client, storage: FakeStorage
 ) -> None:
-    """What arrives during one Append goes out together in the next, a batch per raft group."""
+    """Requests that come during one Append go out together in the next, a batch per raft group."""
     storage.gate = asyncio.Event()
     calls = []
     for number in range(1, 65):

@@ -1,7 +1,7 @@
 """The native pass over sends and its plain twin: the same bytes, or the twin decides.
 
-The twin parses and prepares as if there were no pass. Whatever the pass takes, it takes; of what it
-does not take nothing is asked, except that the usual messages of clients are taken.
+The twin parses and prepares as if there were no pass. The pass may leave any request to the twin,
+except the usual messages of clients.
 """
 
 from __future__ import annotations
@@ -362,7 +362,7 @@ def test_one_property_twice_is_the_last(
 def test_random_messages(
     send_pass: SendPass[OutgoingMessage], preparer: MessagePreparer, rounds: int
 ) -> None:
-    """Of any fields and texts: what is taken is taken as the twin does."""
+    """Messages have any fields and texts: the pass takes them as the twin does."""
     chance = _chance()
     taken = sum(
         assert_same(send_pass, preparer, request_of(*_random_messages(chance)), MIXED)
@@ -375,7 +375,7 @@ def test_random_messages(
 def test_damaged_bytes(
     send_pass: SendPass[OutgoingMessage], preparer: MessagePreparer, rounds: int
 ) -> None:
-    """Of any bytes: the pass takes nothing that the twin refuses, or reads differently."""
+    """Requests have any bytes: the pass takes nothing that the twin refuses or reads otherwise."""
     chance = _chance()
     sources = [request_of(message(), message(2))]
     for edit in USUAL.values():

@@ -1,4 +1,4 @@
-"""Who is alive, and who storage nodes are told to be alive (rule 25)."""
+"""Clients that are alive, and those that storage nodes hear to be alive (rule 25)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from strata_testing.broker.fake_storage import FakeStorage
 
 
 def test_a_silent_client_is_gone_after_15_s_a_connected_one_after_120_s() -> None:
-    """An open stream or receive keeps a client for longer, not for ever."""
+    """An open stream or receive keeps a client for longer, not forever."""
     clock = ManualClock()
     sessions = Sessions(SessionSection(), clock)
     sessions.heard("silent")
@@ -65,7 +65,7 @@ def test_only_who_is_silent_makes_room() -> None:
 
 
 def test_one_address_has_a_share_of_the_clients() -> None:
-    """What it does not use is there for the others."""
+    """Room that the address does not use is there for other addresses."""
     clock = ManualClock()
     sessions = Sessions(SessionSection(max_clients=10, max_clients_per_address=2), clock)
     assert not refused(sessions, "a", "[::1]:1")
@@ -203,7 +203,7 @@ async def test_a_client_that_fell_silent_leaves_the_list_but_is_not_gone(
 async def test_a_consumer_without_settings_has_a_language(
     client: Client, app: BrokerApp, name: str, language: int
 ) -> None:
-    """The metadata say it, each client in its own words."""
+    """The metadata says it, each client in its own words."""
     client.metadata = {**client.metadata, "x-mq-language": name}
     await client.receive("orders", "g", broker="strata-1")
     heard = app.sessions.heard(client.metadata["x-mq-client-id"])

@@ -125,10 +125,14 @@ async def test_a_batch_that_is_too_large_alone_is_refused_alone(
     assert await code_of(small) == OK
 
 
-async def test_calls_are_bounded_in_bytes(edge: FakeEdge, storage: FakeStorage) -> None:
-    """A batch larger than that goes alone."""
+async def test_calls_are_bounded_in_bytes(
+    app: BrokerApp, edge: FakeEdge, storage: FakeStorage
+) -> None:
+    """A batch that does not fit beside the others goes with the next call, a larger one alone."""
     calls = edge.begin_turn(*(send(number, 250_000) for number in range(6)))
     assert [await code_of(call) for call in calls] == [OK] * 6
+    calls = edge.begin_turn(*(send(number, 200_000) for number in numbers_of_two_raft_groups(app)))
+    assert [await code_of(call) for call in calls] == [OK] * 2
     sizes = [[len(batch.batch) for batch in request.batches] for request in appends(storage)]
     assert sum(map(len, sizes)) > 1
     assert all(len(batches) == 1 or sum(batches) <= 300_000 for batches in sizes), sizes
@@ -142,7 +146,7 @@ async def test_a_send_that_may_be_stored_is_never_called_refused(
     leads_no_more = storage_pb2.Refusal(outcome=storage_pb2.OUTCOME_NOT_LEADER)
     storage.trouble["Append"].extend([timed_out, *[leads_no_more] * 1_000])
     method, request = send(1)
-    first = edge.begin(method, request, time_left_s=0.05)
+    first = edge.begin(method, request, time_left_s=0.5)
     assert await code_of(first) == definition_pb2.MASTER_PERSISTENCE_TIMEOUT
-    later = edge.begin(method, request, time_left_s=0.05)
+    later = edge.begin(method, request, time_left_s=0.5)
     assert await code_of(later) == definition_pb2.HA_NOT_AVAILABLE

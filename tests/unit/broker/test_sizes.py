@@ -1,4 +1,4 @@
-"""Whatever a client writes has a size: it is counted, refused or passed over, never just kept."""
+"""Everything a client writes has a size: it is counted, refused or passed over, never just kept."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_the_budget_counts_what_memory_holds(
 
 
 def test_a_caller_has_a_short_id() -> None:
-    """What the headers say is kept as long as the client lives."""
+    """Values of the headers are kept as long as the client lives."""
     fine = {"x-mq-client-id": "c" * MAX_CLIENT_ID_LENGTH, "x-mq-namespace": "n" * 127}
     assert caller_of(fine).client_id == fine["x-mq-client-id"]
     for header, length in (("client-id", 256), ("namespace", 128), ("language", 256)):

@@ -1,4 +1,4 @@
-"""What a receive gives to nobody is taken back, and a receive that is too many costs nothing."""
+"""Messages that a receive gives to nobody are taken back; a receive too many costs nothing."""
 
 from __future__ import annotations
 

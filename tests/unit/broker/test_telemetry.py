@@ -165,7 +165,7 @@ async def test_many_changes_are_one_push(edge: FakeEdge, meta: FakeMeta, app: Br
     assert (await stream.hear()).settings.backoff_policy.max_attempts == 6
     change_group(meta, max_attempts=7)
     await app.view.wait_for_revision(meta.revision, 1)
-    # What a client says itself is answered at once all the same, from the newest row.
+    # A client's own settings are answered at once all the same, from the newest row.
     stream.say(consumer("g"))
     assert (await stream.hear()).settings.backoff_policy.max_attempts == 7
     # A stream that nothing was pushed to proves that the first is not told twice.
@@ -196,7 +196,7 @@ async def test_settings_that_stay_the_same_are_not_pushed(edge: FakeEdge, meta: 
 
 
 async def test_a_bare_stream_is_told_changes_too(edge: FakeEdge, meta: FakeMeta) -> None:
-    """What the client said on an earlier stream counts; what it missed between them is told."""
+    """Settings from an earlier stream count; changes that the client missed in between are told."""
     first = Stream(edge, "c1")
     first.say(consumer("g"))
     await first.hear()
@@ -288,7 +288,7 @@ async def test_answers_to_commands_keep_the_stream_open(edge: FakeEdge) -> None:
 
 
 async def test_a_client_that_does_not_read_loses_its_stream() -> None:
-    """What waits is bounded."""
+    """The frames that wait are bounded."""
     for limits in (TelemetrySection(max_frames_queued=2), TelemetrySection(max_bytes_queued=10)):
         stream = TelemetryStream(Caller("slow", ""), Client("slow"), limits, on_idle=lambda: None)
         for _ in range(3):
@@ -335,7 +335,7 @@ def test_node_is_told_exponential_seconds_that_mean_milliseconds(
 
 
 def test_node_producers_back_off() -> None:
-    """What says 10 ms to others says 10 s to Node, which reads it as 10 ms."""
+    """A back-off of 10 ms for other clients is 10 s for Node, which reads it as 10 ms."""
     for language, seconds in ((definition_pb2.NODE_JS, 10), (definition_pb2.JAVA, 0)):
         told = settings.answer(producer("orders"), None, language, BrokerConfig())
         backoff = told.backoff_policy.exponential_backoff
@@ -402,7 +402,7 @@ class TestFromOneAddress:
         return broker_config(telemetry={"max_streams_per_address": 2})
 
     async def test_one_stream_too_many_is_refused(self, edge: FakeEdge, app: BrokerApp) -> None:
-        """Whatever ids its clients have; one that ends makes room."""
+        """Further streams are refused, whatever ids clients have; one that ends makes room."""
         opened = [
             edge.open_stream(MESSAGING + "Telemetry", silence(), {"x-mq-client-id": f"c{number}"})
             for number in range(3)

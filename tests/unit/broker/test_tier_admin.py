@@ -1,4 +1,4 @@
-"""What jobs ask of the leaders of raft groups goes there as it is, and comes back as it is."""
+"""Calls of jobs to leaders of raft groups go there as they are, and so do the answers."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def world() -> World:
 
 
 async def test_what_raft_groups_answered_holds_for_a_moment(world: World) -> None:
-    """Who subscribes is seen at once, who read only before its clients left a moment later."""
+    """Subscribers are seen at once; readers whose clients left are seen a moment later."""
     assert await world.consumers.ordered(topic()) == [1]
     world.stored, world.live = [1, 2], ["live"]
     assert await world.consumers.ordered(topic()) == [1, 4]

@@ -54,6 +54,8 @@ class _Storage:
         self.asked: list[tuple[str, int]] = []
         self.silent: set[str] = set()
         self.window = _window()
+        # Answers of nodes whose window is another one.
+        self.windows: dict[str, storage_pb2.GetWindowResponse] = {}
 
     def to(self, node_id: str) -> Any:
         async def call(_: str, request: Any, __: Any, *, timeout_s: float) -> Any:
@@ -62,7 +64,7 @@ class _Storage:
                 raise AngeliaError(UNAVAILABLE, "silent")
             if request.after_ms >= 10_000:
                 return storage_pb2.GetWindowResponse()
-            return self.window
+            return self.windows.get(node_id, self.window)
 
         return SimpleNamespace(call=call)
 
@@ -101,7 +103,7 @@ class _Sends:
     def __init__(self) -> None:
         self.requests: list[service_pb2.SendMessageRequest] = []
 
-    async def send(self, request: service_pb2.SendMessageRequest) -> Any:
+    async def send_own(self, request: service_pb2.SendMessageRequest) -> Any:
         self.requests.append(request)
         return service_pb2.SendMessageResponse(status=definition_pb2.Status(code=definition_pb2.OK))
 
@@ -228,3 +230,18 @@ async def test_what_is_published_can_be_repeated(exists: bool) -> None:
         ids.append([message.system_properties.message_id for message in messages])
     assert ids[0] == ids[1]
     assert len(set(ids[0])) == 3
+
+
+@pytest.mark.parametrize("columns", ["queues", "consumer_groups"])
+async def test_a_window_with_odd_columns_is_left_out(columns: str) -> None:
+    """A storage node of another version: the windows of the others are collected all the same."""
+    world = _World(storage=2)
+    _only_broker(world)
+    odd = _window()
+    getattr(odd, columns).raft_groups.append(5)
+    world.storage.windows["storage-0"] = odd
+    batches = await world.collector.collect()
+    assert {batch.node_id for batch in batches} == {"storage-1"}
+    assert (
+        'strata_request_failures_total{component="windows"} 1.0' in world.metrics.render().decode()
+    )

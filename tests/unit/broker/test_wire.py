@@ -41,6 +41,25 @@ def test_send_responses(results: list[tuple[str, int]]) -> None:
         assert built == expected.SerializeToString()
 
 
+@given(st.text(min_size=1, max_size=200), st.integers(0, 2**63 - 1))
+def test_the_response_of_one_message_is_a_response_with_one_entry(
+    message_id: str, offset: int
+) -> None:
+    """For any id and offset."""
+    entry = wire.send_result_entry(message_id.encode(), offset)
+    assert wire.sent([message_id], [offset]) == wire.send_response([entry])
+
+
+@given(st.lists(st.tuples(*[st.text(min_size=1, max_size=200)] * 2), min_size=1, max_size=5))
+def test_acks(entries: list[tuple[str, str]]) -> None:
+    """As a status of OK for each entry and for all."""
+    ok = definition_pb2.Status(code=definition_pb2.OK, message="OK")
+    expected = service_pb2.AckMessageResponse(status=ok)
+    for message_id, handle in entries:
+        expected.entries.add(message_id=message_id, receipt_handle=handle, status=ok)
+    assert wire.acked(entries) == expected.SerializeToString()
+
+
 @given(*[st.text(min_size=1, max_size=200)] * 2, st.text(max_size=200))
 def test_send_results_of_messages_that_wait(
     message_id: str, transaction_id: str, recall_handle: str

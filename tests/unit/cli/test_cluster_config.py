@@ -23,11 +23,18 @@ def ignore(name: str, failure: BaseException) -> None:
 
 
 def surroundings(config: ClusterConfig, folder: DataFolder) -> Surroundings:
-    return Surroundings(config, folder, 1, SystemClock(), Metrics.disabled(), ignore)
+    return Surroundings(
+        config=config,
+        folder=folder,
+        boot_id=1,
+        clock=SystemClock(),
+        metrics=Metrics.disabled(),
+        on_fatal=ignore,
+    )
 
 
 def test_one_file_serves_a_standalone_node_too(tmp_path: Path) -> None:
-    """What is for the processes of a cluster is passed over; what holds for both is taken."""
+    """Values for the processes of a cluster are passed over; values for both are taken."""
     file = tmp_path / "strata.toml"
     file.write_text(
         'plugins = ["kv"]\n[node]\ngrpc_port = 7\nstorage_port = 8\n'

@@ -16,7 +16,7 @@ from strata_cli.reference import JSON_KEYS
 
 
 class FakeAdmin(admin_pb2_grpc.AdminServiceServicer):
-    """Answers one status after the other; the last one for ever."""
+    """Answers one status after the other; the last one forever."""
 
     def __init__(self, statuses: Sequence[str]) -> None:
         self.statuses = list(statuses)

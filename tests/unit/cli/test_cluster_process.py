@@ -1,4 +1,4 @@
-"""What is the same for all processes of a cluster."""
+"""Common parts of all processes of a cluster."""
 
 from __future__ import annotations
 

@@ -31,15 +31,25 @@ def test_a_node_has_the_promised_keys() -> None:
         endpoints=["a:1"],
     )
     placement = admin_pb2.GetPlacementResponse()
-    placement.loads.add(node_id="s1", is_slow=True, slow_reason="syncs take 6 times as long")
+    placement.loads.add(
+        node_id="s1",
+        is_slow=True,
+        slow_reason="syncs take 6 times as long",
+        bytes_per_s=12.4,
+        disk_free_bytes=5,
+        disk_total_bytes=9,
+    )
     placement.loads.add(node_id="s2")
     cluster = admin_pb2.GetClusterResponse(nodes=[node, meta_pb2.Node(node_id="s2")])
     cluster.conditions.add(node_id="s2", state="unreachable", reason="no answer from b:1")
+    cluster.conditions.add(node_id="s1", state="suspect", replicas=4, leaders=2)
     view, fine = node_views(cluster, placement)
     assert {"nodes", *view} == promised("node list")
     assert (view["node"], view["role"], view["state"]) == ("s1", "storage", "suspect")
     assert (view["slow"], view["slow_reason"]) == (True, "syncs take 6 times as long")
-    assert (fine["slow"], fine["slow_reason"]) == (False, "")
+    assert (view["replicas"], view["leaders"], view["bytes_per_s"]) == (4, 2, 12)
+    assert (view["disk_free_bytes"], view["disk_total_bytes"]) == (5, 9)
+    assert (fine["slow"], fine["slow_reason"], fine["disk_free_bytes"]) == (False, "", None)
     assert (fine["state"], fine["reason"]) == ("unreachable", "no answer from b:1")
 
 
@@ -59,7 +69,7 @@ def test_a_raft_group_has_the_promised_keys() -> None:
 
 
 def test_a_placement_has_the_promised_keys() -> None:
-    """Replicas that shall be there are apart from those that leave."""
+    """Replicas that should be there are apart from those that leave."""
     row = meta_pb2.RaftGroup(
         raft_group=1,
         replicas=[meta_pb2.Replica(replica_id=7, node_id="s1", learner=True)],

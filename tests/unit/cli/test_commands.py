@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from strata_cli.main import app, run
-from strata_cli.options import EXIT_STATUS
+from strata_cli.options import EXIT_STATUS, Common
+from strata_cli.output import show
 from strata_cli.reference import JSON_KEYS, commands, render
 
 ROOT = Path(__file__).parents[3]
@@ -127,7 +128,7 @@ def test_the_page_is_fresh() -> None:
 def test_an_error_is_one_line_and_its_kind_an_exit_code(
     capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str, code: int
 ) -> None:
-    """Whatever is wrong: an exit code, nothing on stdout, one line on stderr that says what."""
+    """Each error is an exit code, nothing on stdout, and one line on stderr that tells it."""
     assert run(arguments) == code
 
     output = capsys.readouterr()
@@ -205,3 +206,34 @@ def test_what_destroys_can_be_shown_only_and_asks(command: str) -> None:
     found = dict(commands(app))[command]
     names = {name for each in found.assemble_argument_collection() for name in each.names}
     assert {"--yes", "--dry-run"} <= names
+
+
+@pytest.mark.parametrize("command", ["topic", "group", "node"])
+def test_ls_is_list(command: str) -> None:
+    """Two names of one command; the page shows one."""
+    assert app[command]["ls"] is app[command]["list"]
+    assert f"{command} ls" not in dict(commands(app))
+
+
+@pytest.mark.parametrize(
+    ("result", "rows", "shown"),
+    [
+        ({"topics": [{"namespace": "", "name": "a"}, {"name": "b\x1b"}]}, "topics", "a\nb\\x1b\n"),
+        ({"raft_groups": [{"raft_group": 3, "leader": "s1"}]}, "raft_groups", "3\n"),
+        ({"messages": [{"message_id": "01", "topic": "t"}]}, "messages", "01\n"),
+        ({"deleted": "orders"}, "", "orders\n"),
+        ({"topics": []}, "topics", ""),
+    ],
+)
+def test_names_alone(
+    result: dict[str, object], rows: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The output is for a loop in a shell: one name per line and nothing else."""
+    show(result, Common(output="name"), rows=rows)
+    assert capsys.readouterr().out == shown
+
+
+def test_errors_of_yaml_are_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """A program that reads YAML reads JSON, too."""
+    assert run(["topic", "update", "t", "-o", "yaml"]) == 2
+    assert json.loads(capsys.readouterr().err)["code"] == "usage"

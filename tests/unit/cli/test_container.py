@@ -31,7 +31,7 @@ class Recorder:
 
 
 async def test_members_stop_in_reverse_order() -> None:
-    """What was started last may need the others until it is stopped."""
+    """A member that started last may need the earlier ones until it is stopped."""
     events: list[str] = []
     container = Container(SystemClock())
     for name in ("nameserver", "storage", "broker"):

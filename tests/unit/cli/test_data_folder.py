@@ -121,7 +121,7 @@ def test_whether_a_storage_node_ever_wrote_is_seen_without_opening_its_log(tmp_p
 def test_an_identity_is_durable_before_it_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever forgot which cluster it belongs to would join any: the file, then its name."""
+    """A server without its cluster's id would join any: the file is synced, then its name."""
     synced = note_syncs(monkeypatch)
     made_by(FolderRole.STORAGE, tmp_path / "data")
     assert synced == ["identity.json.new", "data"]

@@ -1,4 +1,4 @@
-"""What the section `[edge]` says of TLS must make sense, and is refused in one line if not."""
+"""TLS settings of the section `[edge]` must make sense, and are refused in one line if not."""
 
 from __future__ import annotations
 
@@ -75,5 +75,5 @@ def test_every_number_of_the_section_is_a_limit_of_the_edge(tmp_path: Path, key:
 
 
 def test_the_edge_and_its_section_have_the_same_defaults(tmp_path: Path) -> None:
-    """What tests of the edge show holds for a broker that is started without configuration."""
+    """Tests of the edge hold for a broker that is started without configuration."""
     assert _options(tmp_path, tls=False).guard == GuardLimits()

@@ -1,4 +1,4 @@
-"""Which broker a new connection gets, and how the forwarder learns of brokers."""
+"""Choice of the broker for a new connection, and how the forwarder learns of brokers."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def test_free_ports_are_distinct_and_free() -> None:
 
 
 def test_a_plan_survives_its_file(tmp_path: Path) -> None:
-    """What was saved is what is loaded; a folder without a plan has none."""
+    """The loaded plan is the saved one; a folder without a plan has none."""
     assert load(tmp_path) is None
     made = plan("127.0.0.1:19000")
     save(tmp_path, made)

@@ -45,13 +45,24 @@ def test_the_calmest_nodes_get_them(
     readers: tuple[str, ...], count: int, change: LearnerChange
 ) -> None:
     """Voters stay what they are; the busiest loses its read replica first."""
-    assert next_change(raft_group(*readers), count, LOADS, LOADS.keys()) == change
+    row = raft_group(*readers)
+    assert next_change(row, count, LOADS, fit=LOADS.keys(), machines={}) == change
 
 
 def test_too_few_nodes_are_said() -> None:
     """Nodes that are slow or drain do not count."""
     with pytest.raises(CliError, match="add storage nodes"):
-        next_change(raft_group(), 2, LOADS, ["a", "b", "c", "d"])
+        next_change(raft_group(), 2, LOADS, fit=["a", "b", "c", "d"], machines={})
+
+
+def test_a_machine_gets_one_replica() -> None:
+    """Neither beside a voter nor beside another read replica."""
+    machines = {"a": "m1", "e": "m1", "f": "m2", "d": "m2"}
+
+    change = next_change(raft_group(), 1, LOADS, fit=LOADS.keys(), machines=machines)
+    assert change == LearnerChange(add=("f",))
+    with pytest.raises(CliError, match="1 storage nodes on other machines could take one; 2 more"):
+        next_change(raft_group(), 2, LOADS, fit=LOADS.keys(), machines=machines)
 
 
 class FakeClient:

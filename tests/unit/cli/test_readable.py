@@ -1,4 +1,4 @@
-"""What people read: times, durations, sizes, lists; nothing in it moves a terminal's cursor."""
+"""Texts for people: times, durations, sizes, lists; nothing in them moves a terminal's cursor."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_table_fits_the_terminal_and_loses_nothing(
 def test_a_wide_table_has_one_line_per_row(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the terminal's width, and also for what is longer than any terminal."""
+    """A row has one line at any width of the terminal, also one longer than any terminal."""
     monkeypatch.setenv("COLUMNS", "40")
     rows = [LONG_ROW, {**LONG_ROW, "topic": "y" * 5_000}]
 
@@ -135,7 +135,7 @@ def test_what_is_no_endpoint(given: str) -> None:
 
 
 def test_a_missing_topic_is_told_plainly() -> None:
-    """What RocketMQ's clients must read is not what people have to."""
+    """People need not read what RocketMQ's clients must read."""
     told = "CODE: 17  DESC: No topic route info in name server for the topic: nope"
 
     assert plain(told) == plain(f"TOPIC_NOT_FOUND: {told}") == "topic nope does not exist"

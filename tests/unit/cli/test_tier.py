@@ -54,7 +54,7 @@ def _keys(value: object) -> set[str]:
 def test_inspect_shows_raft_groups_topics_and_blocks(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the manifest names is shown, the topic with its name, an object block by block."""
+    """The command shows all that the manifest names: the topic's name, an object block by block."""
     assert run(["tier", "inspect", "--from", f"posix://{folder}", "-o", "json"]) == 0
     contents = _output(capsys)
     assert contents["home"] == HOME

@@ -1,4 +1,4 @@
-"""Which edge serves, with the extension and without it."""
+"""Choice of the edge, with the extension and without it."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_costs_are_seen_however_bytes_are_cut(count: int, cuts: list[int]) -> No
 def test_only_windows_of_held_streams_are_withheld(
     updates: list[tuple[int, int]], before: list[int], cuts: list[int]
 ) -> None:
-    """What is left are whole frames in their order; what is withheld is added up."""
+    """The rest are whole frames in their order; withheld windows are added up."""
     other = raw.frame(raw.DATA, 0, 1, b"d" * 40)
     first = b"".join(window_update(*each) + other for each in updates)
     frames, out, held = ServerFrames(), b"", {3: 0}
@@ -151,7 +151,7 @@ def test_a_frame_whose_header_was_begun_stays_whole() -> None:
 
 
 def test_large_requests_wait_for_room_in_their_order(large: LargeRequests) -> None:
-    """Who waits is told what the server would take only when there is room, first come first."""
+    """A client that waits hears the server's window only when there is room, first come first."""
     one, two, three = Connection(large), Connection(large), Connection(large)
     one.begin(1, 3_000)
     two.begin(1, 2_500)
@@ -167,6 +167,28 @@ def test_large_requests_wait_for_room_in_their_order(large: LargeRequests) -> No
     assert one.server(answer) == answer
     assert (two.said, three.said) == (grant, grant)
     assert (large.held_bytes, large.waiting) == (3_600, 0)
+
+
+def test_connections_take_turns(large: LargeRequests) -> None:
+    """A connection with many large requests does not delay another connection's only one."""
+    greedy, modest = Connection(large), Connection(large)
+    streams = range(1, 9, 2)
+    for stream in streams:
+        greedy.begin(stream, 4_000)
+    modest.begin(1, 4_000)
+    answers = {s: raw.frame(raw.HEADERS, raw.END_HEADERS | raw.END_STREAM, s, b"t") for s in (1, 3)}
+    grants = {stream: window_update(stream, 5_000) for stream in streams}
+    for stream in streams:
+        greedy.server(grants[stream])
+    modest.server(grants[1])
+    greedy.server(answers[1])
+    assert (greedy.said, modest.said) == (grants[3], b"")
+    greedy.server(answers[3])
+    assert (greedy.said, modest.said) == (grants[3], grants[1])
+    modest.server(answers[1])
+    assert greedy.said == grants[3] + grants[5]
+    greedy.guard.close()
+    assert (large.held_bytes, large.waiting) == (0, 0)
 
 
 @pytest.mark.parametrize("how", ["reset by the client", "reset by the server", "closed"])

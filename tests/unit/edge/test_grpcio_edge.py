@@ -1,4 +1,4 @@
-"""What the grpcio edge checks before it listens."""
+"""Checks of the grpcio edge before it listens."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from strata_edge.front import FrontConfig
 from strata_edge.grpcio_edge import GrpcioEdge
 from strata_edge.guard_limits import GuardLimits
 from strata_edge.options import EdgeOptions
+from strata_runtime.tls_policy import TlsPolicy
 
 
 def test_front_needs_a_certificate() -> None:
@@ -17,9 +18,21 @@ def test_front_needs_a_certificate() -> None:
 
 
 def test_front_config_survives_its_command_line() -> None:
-    """What the parent writes on the command line is what the front reads."""
+    """The front reads from the command line what the parent wrote there."""
     guard = GuardLimits(max_resets_per_s=7)
     config = FrontConfig(
-        3, 4, "/a b/edge.sock", "c.crt", "c.key", True, 20_000, 10_000, 131_072, 10_000, 2, guard
+        3,
+        4,
+        "/a b/edge.sock",
+        "c.crt",
+        "c.key",
+        True,
+        TlsPolicy("1.3", ("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",)),
+        20_000,
+        10_000,
+        131_072,
+        10_000,
+        2,
+        guard,
     )
     assert FrontConfig.from_json(config.to_json()) == config

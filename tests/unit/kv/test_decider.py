@@ -1,4 +1,4 @@
-"""What a leader decides about tables: conditions, versions, revisions, and what is in flight."""
+"""Decisions of a leader about tables: conditions, versions, revisions, and writes in flight."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_batch_happens_as_a_whole_or_not_at_all(group: Group) -> None:
 
 
 def test_a_request_sees_what_is_in_flight_before_it(group: Group) -> None:
-    """Of two compare-and-sets with the same version, decided before apply, one wins."""
+    """One of two compare-and-sets with the same version, decided before apply, wins."""
     group.write([put(b"a", b"1")])
     first = group.decide([put(b"a", b"2", version=1)], [put(b"a", b"3", version=1)])
     second = group.decide([put(b"a", b"4", version=1)], [put(b"a", b"5", version=2)])
@@ -173,7 +173,7 @@ def test_the_history_is_bounded_by_changes_and_by_bytes(group: Group) -> None:
 
 
 def test_random_requests_agree_with_a_dictionary() -> None:
-    """Whatever is in flight when a request is decided, the outcome is that of one after another."""
+    """The outcome is that of one request after another, whatever is in flight at the decision."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)

@@ -79,7 +79,7 @@ def test_a_dropped_table_is_gone_and_later_entries_do_nothing(group: Group) -> N
 
 
 def test_listeners_hear_of_tables_after_their_rows_are_there(group: Group) -> None:
-    """Whoever is woken reads the change that woke it."""
+    """A listener that is woken reads the change that woke it."""
     heard: list[tuple[set[int], dict[bytes, bytes]]] = []
     group.machine.listener = lambda tables: heard.append((tables, group.values()))
     group.write([put(b"a", b"1")])

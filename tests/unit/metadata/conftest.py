@@ -16,6 +16,7 @@ from strata_metadata import (
     MetadataCache,
     WatchOptions,
 )
+from strata_metadata.rows import ROW_FORMAT
 from strata_runtime.metrics import Metrics
 from strata_testing.metadata_store import MemoryMetadataStore
 
@@ -37,6 +38,8 @@ class Source:
         self.leads = True
         self.watches: list[int] = []
         self.calls: list[str] = []
+        # For the rows that it wrote.
+        self.row_format = ROW_FORMAT
         self.status = meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_OK)
         self.paused = asyncio.Event()
         self.paused.set()
@@ -92,7 +95,8 @@ class _Servicer(CachedMetaServicer):
     ) -> meta_pb2.HeartbeatResponse:
         self._source.calls.append("full" if request.full else "delta")
         await self._source.paused.wait()
-        return meta_pb2.HeartbeatResponse(status=self._source.status)
+        outdated = self._source.row_format < request.row_format
+        return meta_pb2.HeartbeatResponse(status=self._source.status, want_registration=outdated)
 
     async def watch(
         self, request: meta_pb2.WatchRequest, context: CallContext

@@ -142,7 +142,7 @@ async def test_the_deadline_ends_a_call_and_says_what_was_last(
 async def test_an_unknown_method_fails_at_once(
     client: MetadataClient, sources: list[Source]
 ) -> None:
-    """What no nameserver can answer is not tried at all of them."""
+    """A method that no nameserver can answer is not tried at all of them."""
     with pytest.raises(AngeliaError, match="unknown_method"):
         await client.call("NoSuchRpc", meta_pb2.CreateTopicRequest(), meta_pb2.CreateTopicResponse)
 

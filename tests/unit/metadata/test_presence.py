@@ -17,6 +17,7 @@ from strata_metadata import (
     NodePresence,
     PresenceOptions,
 )
+from strata_metadata.rows import ROW_FORMAT
 from strata_runtime.metrics import Metrics
 from strata_testing import until
 
@@ -93,6 +94,19 @@ async def test_a_forgotten_broker_registers_again(
         await until(lambda: len(sources[0].calls) >= 3)
         sources[0].status = meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_NOT_FOUND)
         await until(lambda: sources[0].calls.count("register") >= 2)
+
+
+async def test_a_row_that_an_older_leader_wrote_is_written_again(
+    presence: NodePresence, sources: list[Source]
+) -> None:
+    """It lacks what that version did not know; the node goes on with its heartbeats."""
+    async with running(presence):
+        await until(lambda: len(sources[0].calls) >= 3)
+        sources[0].row_format = 0
+        await until(lambda: sources[0].calls.count("register") >= 2)
+        sources[0].row_format = ROW_FORMAT
+        before = len(sources[0].calls)
+        await until(lambda: len(sources[0].calls) >= before + 3)
 
 
 async def test_a_removed_storage_node_stays_out(

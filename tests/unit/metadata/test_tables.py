@@ -59,7 +59,7 @@ def test_a_snapshot_that_breaks_off_is_forgotten() -> None:
 
 
 def test_a_broker_and_a_storage_node_see_the_same_rows_at_the_same_revision() -> None:
-    """Whatever parts the rows arrive in."""
+    """The rows may arrive in any parts."""
     broker, storage = MetadataView(), ClusterView()
     for response in (
         part("a", begins=True, of=7),

@@ -1,4 +1,4 @@
-"""What examples of leases have in common: times, pops, runs of messages."""
+"""Common parts of examples of leases: times, pops, runs of messages."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def request(
     broker: int = 0,
 ) -> TakeRequest:
     return TakeRequest(
-        max_messages,
-        max_bytes,
-        INVISIBLE_MS,
-        auto_renew,
-        HOLDER,
-        attempt,
-        fifo,
-        max_attempts,
-        5,
-        one_per_message_group,
-        broker,
+        max_messages=max_messages,
+        max_bytes=max_bytes,
+        invisible_ms=INVISIBLE_MS,
+        auto_renew=auto_renew,
+        holder=HOLDER,
+        attempt=attempt,
+        fifo=fifo,
+        max_attempts=max_attempts,
+        dead_letter_topic_id=5,
+        one_per_message_group=one_per_message_group,
+        broker=broker,
     )
 
 

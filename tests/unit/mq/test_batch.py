@@ -171,7 +171,7 @@ def test_unknown_flags_and_kinds_are_refused(at: int, value: int) -> None:
 
 
 def test_a_pending_part_without_due_times_is_refused() -> None:
-    """Whoever wrote it knows nothing of due times."""
+    """The author of such a batch knew nothing of due times."""
     data = bytearray(build((KEY, [example(b"x")])))
     data[51] = PartKind.HALF
     with pytest.raises(BatchError, match="part 0 is of kind 2"):
@@ -220,3 +220,23 @@ def test_a_cut_batch_is_refused() -> None:
     for length in (0, 5, BATCH_HEADER_BYTES, len(data) - 1):
         with pytest.raises(BatchError):
             BatchView(data[:length], crc32c)
+
+
+@given(parts, st.integers(0, 2**62))
+def test_uses_of_keys(made: list[tuple[PartKey, list[OutgoingMessage]]], base: int) -> None:
+    """Each key of a run with its message's offset, however many keys a message has."""
+    view = BatchView(build(*made), crc32c)
+    for part in view.parts:
+        assert view.key_uses(part.first, part.count, base) == [
+            (base + ordinal - part.first, key_hash)
+            for ordinal, key_hash in view.key_hashes(part.first, part.count)
+        ]
+
+
+def test_uses_of_one_key_each() -> None:
+    """Beside runs with more keys and none."""
+    one = [example(b"a", keys=("k",)), example(b"b", keys=("m",))]
+    many = [example(b"c", keys=("x", "y")), example(b"d")]
+    view = BatchView(build((FIFO_KEY, many), (KEY, one)), crc32c)
+    assert view.key_uses(2, 2, 70) == [(70, text_hash("k")), (71, text_hash("m"))]
+    assert view.key_uses(0, 2, 10) == [(10, text_hash("x")), (10, text_hash("y"))]

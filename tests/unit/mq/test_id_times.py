@@ -1,4 +1,4 @@
-"""What an id says of the time at which it was made."""
+"""Time at which an id was made, as the id tells it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_an_official_id_says_when_it_was_made() -> None:
 
 
 def test_one_that_was_made_at_another_time_is_enough() -> None:
-    """Of many ids, the oldest and the newest count."""
+    """The oldest and the newest of many ids count."""
     older = OFFICIAL[:9] + (0x024CCDBE - 9).to_bytes(4, "big") + OFFICIAL[13:]
     assert all_made_between([OFFICIAL, older], MADE_MS - 9_000, MADE_MS)
     assert not all_made_between([OFFICIAL, older], MADE_MS - 8_000, MADE_MS)

@@ -50,6 +50,21 @@ def test_the_cursor_moves_over_the_acked_prefix_only() -> None:
     assert leases.cursor() == 3 == leases.head
 
 
+def test_acks_of_one_call_are_one_change() -> None:
+    """Each handle has its own answer; a handle that comes twice is a repeat."""
+    leases = QueueLeases(head=0)
+    taken = dict(leases.take(request(), NOW_MS, 5, columns(5)).leases)
+    good = [(offset, taken[offset].lease_number, 0, LATER_MS) for offset in (3, 0, 4)]
+    void = (1, taken[1].lease_number + 1, 0, LATER_MS)
+    valid, change = leases.ack_all([good[0], void, good[1], good[1], good[2]], NOW_MS + 1)
+    assert valid == [True, False, True, True, True]
+    assert change == LeaseChange(0, 5, False, (), (3, 0, 4))
+    assert offsets(list(leases.rows())) == [1, 2]
+    assert leases.in_flight == 2
+    assert leases.ack_all([void], NOW_MS + 1) == ([False], None)
+    assert leases.ack_all(good, NOW_MS + 1) == ([True] * 3, None)
+
+
 def test_messages_that_the_filter_does_not_want_take_no_row() -> None:
     """Filtered-out offsets are consumed at once; they count for the head, not for the pop."""
     leases = QueueLeases(head=0)
@@ -277,7 +292,7 @@ def test_selected_messages_below_the_head_are_not_taken_again() -> None:
 
 
 def test_expire_and_release_change_a_bounded_number_of_rows() -> None:
-    """What is over max_changes is left for the next call."""
+    """Rows over max_changes are left for the next call."""
     leases = QueueLeases(head=0, max_changes=4)
     for offset in range(6):
         leases.take(request(1), NOW_MS, 6, columns(6 - offset, base=offset))
@@ -354,7 +369,7 @@ def test_a_gap_between_head_and_columns_is_a_bug_of_the_caller() -> None:
 
 
 def test_head_passes_over_offsets_that_hold_no_message() -> None:
-    """What a repair of the log gave up is a run of which nothing is selected: consumed."""
+    """Offsets that a repair of the log gave up are a run without a selected message: consumed."""
     leases = QueueLeases(head=2)
     runs = [Columns(2, 5, (), (), ()), *columns(2, base=7)]
     taken = leases.take(request(), NOW_MS, 9, runs)

@@ -30,7 +30,7 @@ AUTO_RENEW_LIMIT_MS = 5_000
 
 
 class Naive:
-    """What was handed out and what the rows say, with no index at all."""
+    """Plain list of leases handed out and of rows, with no index at all."""
 
     def __init__(self) -> None:
         self.head = 0
@@ -228,15 +228,15 @@ class LeaseMachine(RuleBasedStateMachine):
         cuts: list[int],
     ) -> None:
         request = TakeRequest(
-            max_messages,
-            max_bytes,
-            100,
-            auto_renew,
-            holder,
-            attempt,
-            self.fifo,
-            self.max_attempts,
-            99,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            invisible_ms=100,
+            auto_renew=auto_renew,
+            holder=holder,
+            attempt=attempt,
+            fifo=self.fifo,
+            max_attempts=self.max_attempts,
+            dead_letter_topic_id=99,
         )
         expected = self.naive.expected_take(
             request, wanted, self.now_ms, self.messages, fifo=self.fifo
@@ -269,7 +269,7 @@ class LeaseMachine(RuleBasedStateMachine):
             )
 
     def nothing_new_goes_out_behind_what_was_delivered(self, offsets: list[int]) -> None:
-        """Of one message group, a first delivery follows none that an earlier batch gave."""
+        """A first delivery of a message group follows none that an earlier batch gave."""
         for offset in offsets:
             if self.naive.was_delivered(offset):
                 continue
@@ -356,10 +356,10 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.handles)
     @rule(choice=st.data())
-    def put_off_undelivered(self, choice: st.DataObject) -> None:
+    def reschedule_undelivered(self, choice: st.DataObject) -> None:
         offset, number, generation, _ = self.pick(choice)
         before = self.naive.rows.get(offset)
-        change = self.leases.put_off_undelivered(offset, number, generation, self.now_ms + 70)
+        change = self.leases.reschedule_undelivered(offset, number, generation, self.now_ms + 70)
         self.naive.apply(change)
         held = before is not None and before.state is LeaseState.LEASED
         assert (change is not None) == (held and self.is_last_lease_of(before, number, generation))

@@ -32,7 +32,7 @@ def test_a_release_that_comes_late_takes_the_attempt_back(*, fifo: bool, holder_
 
 
 def test_what_runs_out_after_its_broker_was_lost_was_no_attempt() -> None:
-    """What it took long before was delivered, and counts; so does what another one took."""
+    """Messages that the broker took long before count as delivered; so do another broker's."""
     lost: dict[int, int] = {}
     leases = QueueLeases(head=0, lost=lost)
     for offset, (broker, taken_at_ms) in enumerate(
@@ -61,18 +61,18 @@ def test_what_cannot_be_read_is_put_off_and_loses_no_attempt() -> None:
     leases = QueueLeases(head=0)
     only = request(max_attempts=1, auto_renew=True)
     ((_, lease),) = leases.take(only, NOW_MS, 1, columns(1)).leases
-    change = leases.put_off_undelivered(0, lease.lease_number, 0, LATER_MS)
+    change = leases.reschedule_undelivered(0, lease.lease_number, 0, LATER_MS)
     assert change is not None
     assert [(row.state, row.attempts) for _, row in change.puts] == [(LeaseState.LEASED, 0)]
     assert leases.holders() == ()
     assert leases.take(only, LATER_MS - 1, 1, ()).leases == ()
     ((_, again),) = leases.take(only, LATER_MS, 1, ()).leases
     assert again.attempts == 1
-    assert leases.put_off_undelivered(0, lease.lease_number, 0, LATER_MS) is None
+    assert leases.reschedule_undelivered(0, lease.lease_number, 0, LATER_MS) is None
 
 
 def test_a_dead_holder_keeps_what_may_be_given_back_yet() -> None:
-    """What was taken just before is left for the release that may be on its way."""
+    """A message that was taken just before is left for the release that may be on its way."""
     leases = QueueLeases(head=0)
     for offset in range(2):
         held = request(1, auto_renew=True)

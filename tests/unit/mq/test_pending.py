@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from strata_mq.commands.common import CommandError, CommandKind, command_kind
 from strata_mq.commands.pending import (
-    PLACE_BYTES_MIN,
+    DELIVER_BYTES_MIN,
     RESOLVE_HEAD_BYTES,
     EndedAs,
     ResolveAction,
@@ -20,11 +20,11 @@ from strata_mq.commands.pending import (
     StoredPosition,
     decode_resolve,
     decode_retract,
-    drop,
+    deliver,
+    discard,
     encode_resolve,
     encode_retract,
-    place,
-    put_off,
+    reschedule,
 )
 from strata_mq.layout import pending_rows as layout
 from strata_mq.layout.batch import BatchBuilder, BatchView, OutgoingMessage, PartKey, PartKind
@@ -66,7 +66,11 @@ ROW = PendingRow(
 )
 RESOLVE = ResolveCommand(
     DUE_MS + 1,
-    [place(KEY, ROW, 8, 3, 100), drop(KEY._replace(ordinal=5), 7), put_off(KEY, 7, DUE_MS * 2, 3)],
+    [
+        deliver(KEY, ROW, 8, 3, 100),
+        discard(KEY._replace(ordinal=5), 7),
+        reschedule(KEY, 7, DUE_MS * 2, 3),
+    ],
 )
 RETRACT = RetractCommand(DUE_MS, [StoredPosition(7, 3, 100), StoredPosition(8, 0, 2**40)])
 
@@ -92,9 +96,9 @@ pending_rows = st.builds(
     st.lists(longs, max_size=4).map(tuple),
 )
 items = (
-    st.builds(place, keys, pending_rows, words, words, longs)
-    | st.builds(drop, keys, words, st.sampled_from(EndedAs))
-    | st.builds(put_off, keys, words, longs, shorts)
+    st.builds(deliver, keys, pending_rows, words, words, longs)
+    | st.builds(discard, keys, words, st.sampled_from(EndedAs))
+    | st.builds(reschedule, keys, words, longs, shorts)
 )
 
 
@@ -115,7 +119,7 @@ def test_golden_bytes(golden: Callable[[str, Mapping[str, bytes]], None]) -> Non
             "ended key": layout.ended_key(RAFT_GROUP, 20_000, KEY.ref),
             "ended": layout.encode_ended(EndedAs.ROLLED_BACK, 7),
             "resolve, recalled": encode_resolve(
-                ResolveCommand(DUE_MS, [drop(KEY, 7, EndedAs.RECALLED)])
+                ResolveCommand(DUE_MS, [discard(KEY, 7, EndedAs.RECALLED)])
             ),
             "id": encode_pending_id(KEY.ref),
             "placed cq": encode_cq_row(300, 9, DUE_MS, bytes(24), 1, 20),
@@ -159,7 +163,7 @@ def test_other_bytes_are_refused(payload: bytes, decode: Callable[[bytes], objec
     [
         # No such action; a drop with a row; no such kind of a pending message.
         (RESOLVE_HEAD_BYTES, 9),
-        (RESOLVE_HEAD_BYTES, ResolveAction.DROP),
+        (RESOLVE_HEAD_BYTES, ResolveAction.DISCARD),
         (RESOLVE_HEAD_BYTES + 44 + 1, 9),
     ],
 )
@@ -174,8 +178,8 @@ def test_a_resolve_that_contradicts_itself_is_refused(at: int, value: int) -> No
 def test_an_offset_costs_at_least_so_many_bytes() -> None:
     """`strata log repair` counts with it: how many offsets a lost entry can have given away."""
     fewest = ROW._replace(key_hashes=())
-    payload = encode_resolve(ResolveCommand(0, [place(KEY, fewest, 7, 0, 0)] * 3))
-    assert len(payload) == RESOLVE_HEAD_BYTES + 3 * PLACE_BYTES_MIN
+    payload = encode_resolve(ResolveCommand(0, [deliver(KEY, fewest, 7, 0, 0)] * 3))
+    assert len(payload) == RESOLVE_HEAD_BYTES + 3 * DELIVER_BYTES_MIN
 
 
 @given(pending_rows, st.binary(max_size=5))
@@ -265,7 +269,7 @@ def test_an_id_row_says_whether_the_message_was_stored_to_wait(
 def test_a_part_of_a_cq_row_is_a_row(
     bodies: list[bytes], message_at: int, placed_index: int, data: st.DataObject
 ) -> None:
-    """What is cut out of a run points at the same messages and took its offsets as it did."""
+    """A part of a run points at the same messages and took its offsets as the run did."""
     builder = BatchBuilder(crc32c)
     messages = [
         OutgoingMessage(body, crc32c(body), number, number + 1, MESSAGE_ID, 1, 0, ())

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata_mq.requests.handle_keys import HandleKeys, HandleKind
 from strata_mq.requests.pending_handle import (
     BadHandleError,
     HandleForm,
@@ -27,6 +28,7 @@ handles = st.one_of(
 )
 
 ID = "0102FC00000001476B0B12F80A00000000"
+KEYS = HandleKeys({7: b"k" * 32, 8: b"n" * 32}, 8, accept_unsigned=False)
 EXAMPLE = PendingHandle(1, 101, ID)
 
 
@@ -42,6 +44,10 @@ def test_golden_texts(golden: Callable[[str, Mapping[str, bytes]], None]) -> Non
             "stored": encode_pending_handle(
                 EXAMPLE._replace(form=HandleForm.STORED, number=2**40, part=7)
             ).encode(),
+            "signed": encode_pending_handle(EXAMPLE, KEYS).encode(),
+            "signed, pending": encode_pending_handle(
+                EXAMPLE._replace(form=HandleForm.PENDING, number=77, part=3), KEYS
+            ).encode(),
         },
     )
 
@@ -51,6 +57,7 @@ def test_round_trip(handle: PendingHandle) -> None:
     """A handle is url-safe and says everything again."""
     text = encode_pending_handle(handle)
     assert decode_pending_handle(text) == handle
+    assert decode_pending_handle(encode_pending_handle(handle, KEYS), KEYS) == handle
     assert set(text) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 
 
@@ -63,6 +70,29 @@ def test_any_changed_character_is_noticed(handle: PendingHandle, data: st.DataOb
     for bad in (text[:at] + other + text[at + 1 :], text[:at], text + other, text + "="):
         with pytest.raises(BadHandleError):
             decode_pending_handle(bad)
+
+
+@given(handles, st.data())
+def test_a_signed_handle_cannot_be_changed(handle: PendingHandle, data: st.DataObject) -> None:
+    """Not a character of it, nor its length."""
+    text = encode_pending_handle(handle, KEYS)
+    at = data.draw(st.integers(0, len(text) - 1))
+    other = data.draw(st.characters().filter(lambda one: one != text[at]))
+    for bad in (text[:at] + other + text[at + 1 :], text[:at], text + other, text + "="):
+        with pytest.raises(BadHandleError):
+            decode_pending_handle(bad, KEYS)
+
+
+def test_unsigned_handles_are_good_only_where_they_are_accepted() -> None:
+    """They are of an older version, or of somebody who can count."""
+    with pytest.raises(BadHandleError):
+        decode_pending_handle(encode_pending_handle(EXAMPLE), KEYS)
+    assert decode_pending_handle(encode_pending_handle(EXAMPLE), HandleKeys({8: b"n" * 32}, 8))
+
+
+def test_a_tag_is_of_one_kind_of_handle() -> None:
+    """Nobody makes a transaction id of a receipt handle's tag."""
+    assert KEYS.seal(HandleKind.RECEIPT, b"same") != KEYS.seal(HandleKind.PENDING, b"same")
 
 
 @pytest.mark.parametrize("text", ["", " ", "=", "x", ID, "ü" * 40, "A" * 44, "+/" * 22])

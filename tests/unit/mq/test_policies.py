@@ -96,7 +96,7 @@ def test_a_new_term_starts_over_from_wall_time() -> None:
     )
 )
 def test_group_time_never_goes_back(steps: list[tuple[float, int, str]]) -> None:
-    """Whatever the clocks do and whoever leads; what was observed is a lower bound."""
+    """It never goes back, for any clocks and leaders; an observed time is a lower bound."""
     group_time = GroupTime()
     monotonic_s, last_ms = 1_000.0, 0
     for seconds, jump_ms, what in steps:

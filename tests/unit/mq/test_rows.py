@@ -177,3 +177,12 @@ def test_an_applied_row_of_version_1_is_read() -> None:
     """It had no low index."""
     value = bytes([1]) + b"".join(number.to_bytes(8) for number in (9, 3, STORE_TIME_MS))
     assert AppliedRow.decode(value) == AppliedRow(9, 3, STORE_TIME_MS, 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)), max_size=40))
+def test_keys_of_a_run_are_those_of_each_use(uses: list[tuple[int, int]]) -> None:
+    """Keys that apply writes in one pass are those that a lookup of each message key reads."""
+    head = rows.message_keys_head(RAFT_GROUP, 5, 7)
+    assert [head + tail for tail in rows.message_key_tails(3, uses)] == [
+        rows.message_key_key(RAFT_GROUP, 5, 7, key_hash, 3, offset) for offset, key_hash in uses
+    ]

@@ -166,7 +166,7 @@ ROWS = [" IS NULL", " IS NOT NULL", " = TRUE", " <> TRUE", " CONTAINS 'x'", " NO
 def test_products_of_the_limits_are_refused_or_work() -> None:
     """Rows of tests inside parentheses inside one another never run out of stack.
 
-    Whatever is accepted is compiled and evaluated with 400 frames below it; what is refused is
+    An accepted expression is compiled and evaluated with 400 frames below it; a refused one is
     ILLEGAL_FILTER_EXPRESSION. Rows and levels multiply, so each alone may be within its limit.
     """
     refused = accepted = 0
@@ -214,7 +214,7 @@ def test_a_caller_without_stack_gets_the_one_error() -> None:
 
 
 def test_garbage_is_refused_by_the_one_error() -> None:
-    """Whatever the text, it compiles or it is ILLEGAL_FILTER_EXPRESSION."""
+    """Any text compiles or is ILLEGAL_FILTER_EXPRESSION."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)

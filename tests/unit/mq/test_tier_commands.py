@@ -58,7 +58,7 @@ def test_bytes_are_those_of_the_layout() -> None:
 def test_commands_and_rows_come_back(
     ranges: list[OffsetRange], ends: bool, change: bytes, paused: bool
 ) -> None:
-    """What was encoded is what is decoded."""
+    """Decoding gives the values that were encoded."""
     assert decode_tier_dispatch(encode_tier_dispatch(ranges)) == ranges
     assert decode_dispatch(encode_dispatch(ranges)) == ranges
     command = TierChangeCommand(ends, change)
@@ -99,7 +99,7 @@ def test_a_topic_says_how_it_uses_the_tier() -> None:
     "attributes", [{"tieredStorageLevel": "SOMETIMES"}, {"local_retention_ms": "-1"}]
 )
 def test_other_words_are_refused(attributes: dict[str, str]) -> None:
-    """Whoever sets them is told; a stored row that has them uploads nothing."""
+    """An operator who sets them is told; a stored row that has them uploads nothing."""
     with pytest.raises(ValueError, match=r"tiered_storage_level|local_retention_ms"):
         normalised_attributes(attributes)
     assert stored_policy(attributes) == DISABLED

@@ -45,7 +45,7 @@ def events(change: LeaseChange, offset: int, *, dead_letters: bool = False) -> l
 
 
 def test_a_delivery_names_its_holder_and_attempt() -> None:
-    """Who was given the message, the how-manieth time, and until when it is invisible."""
+    """The event tells who was given the message, the attempt, and until when it is invisible."""
     leased = lease(LeaseState.LEASED, attempts=2, holder=77, visible_at_ms=NOW_MS + 30_000)
     change = LeaseChange(0, 9, True, ((8, leased),))
     assert events(change, 8) == [

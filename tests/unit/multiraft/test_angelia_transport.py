@@ -135,7 +135,7 @@ async def test_one_turn_is_one_frame(world: World) -> None:
     """All that one turn hands over leaves in one frame, most important class first."""
     assert world.send(append(5), traffic=TrafficClass.APPEND)
     assert world.send(heartbeat(1))
-    world.transport.send_beat("b", raft_pb2.Beat(number=1))
+    world.transport.send_heartbeat("b", raft_pb2.Beat(number=1))
     assert world.send(heartbeat(2))
     assert not world.channels, "nothing is sent while the turn runs"
     await settle()
@@ -177,18 +177,18 @@ async def test_a_full_class_drops_its_own_only(world: World) -> None:
 
 
 async def test_slow_peer_still_gets_control_traffic(world: World) -> None:
-    """Entries stop at the bytes in flight; heartbeats and beats go on, up to the call limit."""
+    """Entries stop at the bytes in flight; both kinds of heartbeats go on, up to the call limit."""
     for number in range(4):
         world.send(append(number + 1, 2_000), traffic=TrafficClass.APPEND)
         await settle()
     assert len(world.channel.requests) == 3, "6,000 bytes are under way"
     world.send(heartbeat(1))
-    world.transport.send_beat("b", raft_pb2.Beat(number=1))
+    world.transport.send_heartbeat("b", raft_pb2.Beat(number=1))
     await settle()
     assert world.channel.frames()[3] == [heartbeat(1)]
     world.send(heartbeat(2))
-    world.transport.send_beat("b", raft_pb2.Beat(number=2))
-    world.transport.send_beat("b", raft_pb2.Beat(number=3))
+    world.transport.send_heartbeat("b", raft_pb2.Beat(number=2))
+    world.transport.send_heartbeat("b", raft_pb2.Beat(number=3))
     await settle()
     assert len(world.channel.requests) == 4, "the call limit"
     world.channel.answer()
@@ -205,18 +205,18 @@ async def test_large_entry_goes_alone(world: World) -> None:
 
 
 async def test_a_lost_frame_is_told_and_followed_by_a_pause(world: World) -> None:
-    """What was in a failed frame or waits behind it is reported; then only beats try again."""
+    """Messages in a failed frame or behind it are reported; then only heartbeats try again."""
     world.send(heartbeat(1))
     await settle()
     world.channel.fail()
     await settle()
     assert world.lost == [heartbeat(1)]
     assert not world.send(heartbeat(2))
-    world.transport.send_beat("b", raft_pb2.Beat(number=9))
+    world.transport.send_heartbeat("b", raft_pb2.Beat(number=9))
     await settle()
     assert len(world.channels) == 1, "not before the pause is over"
     world.clock.advance(0.11)
-    world.transport.send_beat("b", raft_pb2.Beat(number=10))
+    world.transport.send_heartbeat("b", raft_pb2.Beat(number=10))
     await settle()
     assert len(world.channels) == 2, "after a loss the node is resolved anew"
     assert world.channel.requests[0].beat.number == 10
@@ -225,7 +225,7 @@ async def test_a_lost_frame_is_told_and_followed_by_a_pause(world: World) -> Non
     world.clock.advance(0.11)
     assert not world.send(heartbeat(3)), "the pause has doubled"
     world.clock.advance(0.1)
-    world.transport.send_beat("b", raft_pb2.Beat(number=11))
+    world.transport.send_heartbeat("b", raft_pb2.Beat(number=11))
     await settle()
     world.channel.answer()
     await settle()
@@ -235,7 +235,7 @@ async def test_a_lost_frame_is_told_and_followed_by_a_pause(world: World) -> Non
 
 
 async def test_refused_frame_is_lost_and_the_node_resolved_anew(world: World) -> None:
-    """Who answers at an old address and is somebody else gets nothing more."""
+    """A node that answers at an old address and is somebody else gets nothing more."""
     world.send(append(1), traffic=TrafficClass.APPEND)
     await settle()
     world.endpoints["b"] = "host:2"
@@ -245,7 +245,7 @@ async def test_refused_frame_is_lost_and_the_node_resolved_anew(world: World) ->
     assert world.lost == [append(1)]
     assert old.closed
     world.clock.advance(1)
-    world.transport.send_beat("b", raft_pb2.Beat(number=1))
+    world.transport.send_heartbeat("b", raft_pb2.Beat(number=1))
     await settle()
     assert [channel.endpoint for channel in world.channels] == ["host:1", "host:2"]
 

@@ -23,7 +23,7 @@ def test_right_clock_is_left_alone() -> None:
 
 
 def test_wrong_clock_is_kept_within_bounds() -> None:
-    """What a clock is off by beyond the bounds is taken away, on both sides."""
+    """An error of a clock beyond the bounds is taken away, on both sides."""
     clock = ManualClock(100.0, wall_offset_ms=1_000_000)
     leader = bounded(clock)
     leader.compared(5_000)

@@ -76,7 +76,7 @@ steps = st.lists(
 
 @given(steps=steps)
 def test_of_one_raft_group_none_overtakes(steps: list[tuple[Any, ...]]) -> None:
-    """Whatever is offered in whatever class, and taken in whatever pieces."""
+    """Envelopes may be offered in any class, and taken in any pieces."""
     queue = PeerQueue(SMALL)
     offered: defaultdict[int, list[int]] = defaultdict(list)
     arrived: defaultdict[int, list[int]] = defaultdict(list)

@@ -16,14 +16,14 @@ from strata_testing.memory_transport import MemoryNetwork
 from tests.unit.multiraft.conftest import Gate
 
 Settled = Callable[[], Awaitable[None]]
-# What is committed must be applied at once: a test does not wait.
+# Committed entries must be applied at once: a test does not wait.
 OPTIONS = MultiRaftOptions(tick_ms=1000, fit_lag_ms=0, max_apply_bytes=20)
 NODES = (1, 2, 3)
 ENTRIES = 50
 
 
 def test_what_was_committed_a_while_ago_is_known() -> None:
-    """Of a busy raft group and of one at rest; what just came does not count."""
+    """It holds for a busy raft group and for one at rest; entries that just came do not count."""
     clock = ManualClock()
     history = CommitHistory(clock, 1000, 7)
     assert history.a_while_ago() == 7

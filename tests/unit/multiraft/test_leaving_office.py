@@ -119,7 +119,7 @@ async def test_a_full_disk_hands_over_when_somebody_gets_room(cluster: Cluster) 
 
 
 async def test_a_fuller_disk_is_not_fit_to_lead(cluster: Cluster) -> None:
-    """Whoever wants the leadership there: it would come back at once."""
+    """No replica there may take over: the leadership would come back at once."""
     node, leader = cluster.nodes[1].multiraft, cluster.replica(1)
     node.set_peer_disk_marks({"2": 1})
     assert [leader.fitness.may_take_over(replica_id) for replica_id in (1, 2, 3)] == [
@@ -136,7 +136,7 @@ async def test_a_fuller_disk_is_not_fit_to_lead(cluster: Cluster) -> None:
 
 
 async def test_a_leader_that_comes_into_office_on_a_full_disk_leaves_it(cluster: Cluster) -> None:
-    """Who made it the leader did not know how full the disk is."""
+    """The leader that handed over did not know how full the disk is."""
     full = cluster.nodes[3].multiraft
     full.set_disk_mark(1)
     await cluster.replica(1).transfer_leadership(3)

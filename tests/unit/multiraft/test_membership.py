@@ -54,7 +54,7 @@ async def test_a_raft_group_grows_and_shrinks(cluster: Cluster) -> None:
 
 
 async def test_a_sole_voter_gets_company(make_node: Any, settled: Settled) -> None:
-    """What it sent before the newcomer was there is lost; heartbeats find that out and go on."""
+    """Entries sent before the newcomer was there are lost; heartbeats find that out and go on."""
     cluster = Cluster(make_node, settled)
     leader = await cluster.boot(1, frozenset({1}))
     await settled()

@@ -1,4 +1,4 @@
-"""What a replica starts from: which logs and rows fit together, and which do not (rule 8)."""
+"""Start of a replica: which logs and rows fit together, and which do not (rule 8)."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_configurations_come_from_rows_and_later_entries() -> None:
 
 
 def test_an_interrupted_install_starts_empty_and_bound() -> None:
-    """Whether its log was voided already or not, it answers for what it had acknowledged."""
+    """Whether its log was truncated already or not, it answers for what it had acknowledged."""
     before_void = opened(log_of((1, 2, 3)), Rows(is_installing=True))
     log = log_of((1, 2, 3))
     log.write_and_sync([void_frame(1, 9, (3, 50))])

@@ -348,7 +348,7 @@ async def test_a_leader_notices_by_itself_that_entries_were_trimmed(cluster: Clu
 
 
 async def test_too_many_snapshots_at_once_are_refused(cluster: Cluster) -> None:
-    """What is open stays open until it is sent or its target does not come back."""
+    """An open snapshot stays open until it is sent or its target does not come back."""
     await cluster.leave_behind()
     giver = cluster.nodes[1].multiraft
     opened = [giver.snapshot_parts(SnapshotFetch(1, 1, target, 20, 1)) for target in (7, 8, 9)]

@@ -74,7 +74,7 @@ async def cluster(make_node: Any, settled: Settled) -> Any:
 
 
 async def test_entries_reach_all_replicas(cluster: Cluster) -> None:
-    """What is committed through one node is applied by the machines of all three."""
+    """The machines of all three apply what is committed through one node."""
     await cluster.tick(1, times=7)
     leader = cluster.replica(1)
     assert leader.is_ready_leader()
@@ -186,7 +186,7 @@ async def test_full_peer_queue_drops_and_recovers(cluster: Cluster, settled: Set
 async def test_heartbeats_under_load_make_no_follower_refuse(
     cluster: Cluster, settled: Settled
 ) -> None:
-    """What a heartbeat's answer makes the leader ask never overtakes entries; all go once."""
+    """Requests after a heartbeat's answer never overtake entries; each message goes once."""
     await cluster.tick(1, times=7)
     seen: list[Message] = []
     for node_id in NODES:
@@ -220,7 +220,7 @@ async def test_heartbeats_under_load_make_no_follower_refuse(
 
 
 async def test_the_call_to_campaign_overtakes_no_entries(cluster: Cluster) -> None:
-    """Who is told to campaign has taken what the leader sent before (rule 15)."""
+    """A replica that is told to campaign has taken what the leader sent before (rule 15)."""
     leader = cluster.replica(1)
     await cluster.tick(1, times=7)
     heard: list[Message] = []

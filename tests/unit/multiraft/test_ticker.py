@@ -1,4 +1,4 @@
-"""What a resting leader may sleep through, and how late ticks count."""
+"""Ticks that a resting leader may sleep through, and how late ticks count."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Standing(ManualClock):
         ((0.0, 0.0), ["sleep", "tick", "sleep", "tick"]),
         # Not late enough to have missed anything.
         ((1.5, 0.0), ["sleep", "tick", "sleep", "tick"]),
-        # What lies in the sockets is read before silence is judged, and one tick has passed.
+        # Messages in the sockets are read before silence is judged, and one tick has passed.
         ((50.0, 0.0, 0.0), ["sleep", "sleep", "tick", "sleep", "tick"]),
     ],
 )

@@ -234,7 +234,7 @@ async def test_a_damaged_entry_changes_the_leader(cluster: Cluster, settled: Set
 async def test_entries_of_an_earlier_term_of_office_are_not_sent(
     cluster: Cluster, settled: Settled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was read before the leadership was lost and won again is read anew (rule 38)."""
+    """Entries read before the leadership was lost and won again are read anew (rule 38)."""
     await fall_behind(cluster, settled)
     catch_up = cluster.nodes[1].multiraft._catch_up
     served: list[int] = []

@@ -51,6 +51,25 @@ async def test_what_gathers_while_the_disk_stalls_is_written_in_pieces(
     await node.multiraft.stop()
 
 
+async def test_writes_of_many_raft_groups_are_divided(make_node: Any, settled: Settled) -> None:
+    """Each has what one write may have; together they are two segments."""
+    log = open_log()
+    options = MultiRaftOptions.for_log(SEGMENT_BYTES, tick_ms=1000)
+    node = make_node(log=log, options=options)
+    replicas = [node.host(number, number) for number in range(1, 9)]
+    await node.multiraft.start()
+    await settled()
+    node.gate.close()
+    first = replicas[0].propose((b"x",))
+    await settled()
+    futures = [replica.propose((bytes(SEGMENT_BYTES // 4),)) for replica in replicas]
+    await settled()
+    node.gate.open()
+    assert await asyncio.gather(first, *futures) == [2, 3, *[2] * 7]
+    assert node.fatal == []
+    await node.multiraft.stop()
+
+
 async def test_the_largest_proposal_fits_into_a_segment(make_node: Any, settled: Settled) -> None:
     """With company on its node: hard states stand at the begin of each segment."""
     log = open_log()

@@ -94,7 +94,7 @@ async def test_backoff_is_changed_as_a_whole(nameserver: Nameserver) -> None:
 async def test_a_refused_group_says_why(
     nameserver: Nameserver, wanted: meta_pb2.ConsumerGroup, reason: str
 ) -> None:
-    """What cannot be kept is refused with a clear text, and no row is written."""
+    """A consumer group that cannot be kept is refused with a clear text, and no row is written."""
     await nameserver.metadata.create_topic(meta_pb2.Topic(name="plain"))
     with pytest.raises(MetaRefused, match=reason):
         await nameserver.metadata.create_consumer_group(wanted)

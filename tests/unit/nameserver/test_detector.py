@@ -131,7 +131,7 @@ def test_a_new_leader_waits_a_full_timeout(clock: ManualClock) -> None:
 
 
 def test_after_a_loop_lag_nobody_is_judged(clock: ManualClock) -> None:
-    """What lies in the sockets comes first (rule 14): heartbeats may be there already."""
+    """Heartbeats in the sockets come first (rule 14): they may be there already."""
     nodes = Nodes(clock, {"b": BROKER})
     clock.advance(5)
     nodes.judge(lag_ms=5_000)

@@ -39,14 +39,14 @@ class Watched:
         taken = self.disk.space().free_bytes - free_bytes
         if taken > 0:
             self.disk.open("stranger", create=True).allocate(taken)
-        await self.watch.look()
+        await self.watch.check()
         return self.raft.mark
 
 
 @pytest.fixture(params=[0, BALLAST])
 async def watched(request: pytest.FixtureRequest) -> Watched:
     made = Watched(request.param)
-    await made.watch.look()
+    await made.watch.check()
     return made
 
 
@@ -65,7 +65,7 @@ async def test_changes_are_refused_before_the_disk_is_full(watched: Watched) -> 
 async def test_the_ballast_makes_room_for_what_is_under_way() -> None:
     """It goes when hardly anything is left, and is whole before changes are taken again."""
     watched = Watched(BALLAST)
-    await watched.watch.look()
+    await watched.watch.check()
     assert "ballast" in watched.disk.names()
     assert await watched.with_free(MIB) == 3
     assert "ballast" not in watched.disk.names()
@@ -78,7 +78,7 @@ async def test_the_ballast_makes_room_for_what_is_under_way() -> None:
 async def test_a_disk_that_cannot_be_looked_at_changes_nothing(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was known holds on, and it is told once."""
+    """The known mark holds on, and the failure is told once."""
 
     def fails() -> None:
         raise OSError(5, "Input/output error")
@@ -87,6 +87,6 @@ async def test_a_disk_that_cannot_be_looked_at_changes_nothing(
     monkeypatch.setattr(watched.disk, "space", fails)
     with structlog.testing.capture_logs() as lines:
         for _ in range(2):
-            await watched.watch.look()
+            await watched.watch.check()
     assert watched.raft.mark == 3
     assert len([line for line in lines if "not known" in line["event"]]) == 1

@@ -25,7 +25,7 @@ def peer(replica_id: int, formation: Formation | None = None) -> meta_pb2.Namese
 
 
 def test_all_decide_the_same_once_all_answer() -> None:
-    """Whoever asks, in whatever order; before the last answer nobody decides."""
+    """Every peer decides the same, asked in any order; before the last answer none decides."""
     peers = [peer(30), peer(10), peer(20)]
     decisions = {decide_formation(own, [p for p in peers if p is not own]) for own in peers}
 

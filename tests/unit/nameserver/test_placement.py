@@ -263,7 +263,7 @@ def test_racks_are_used_when_they_come() -> None:
 @given(st.integers(0, 2**32 - 1))
 @settings(deadline=None, max_examples=150)
 def test_any_history_comes_to_rest(seed: int) -> None:
-    """Whatever is drained, lost, removed or joins: no step is unsafe, and the end has no step."""
+    """No step is unsafe, and the end has no step, whatever is drained, lost, removed or joins."""
     chooser = random.Random(seed)
     cluster = make_cluster(
         [chooser.choice(["", "a", "b", "c"]) for _ in range(chooser.randint(3, 7))],
@@ -294,3 +294,88 @@ def test_any_history_comes_to_rest(seed: int) -> None:
     for group in cluster.groups.values():
         assert len(group.replicas) == 3, f"seed {seed}"
         assert len(set(group.node_ids)) == 3, f"seed {seed}"
+
+
+def machines_of(cluster: Cluster, group: GroupFacts) -> list[str]:
+    return [cluster.nodes[node_id].place for node_id in group.node_ids]
+
+
+def sharded(shards: list[int], group_count: int, rules: PlacementRules = RULES) -> Cluster:
+    """A cluster of machines with so many storage nodes each."""
+    nodes = [
+        NodeFacts(f"m{machine}-{shard}", machine=f"m{machine}")
+        for machine, count in enumerate(shards)
+        for shard in range(count)
+    ]
+    layout = layout_of_new(nodes, group_count, rules)
+    ids = iter(range(1, 10_000))
+    groups = {
+        number: GroupFacts(
+            number,
+            tuple(ReplicaFacts(next(ids), node_id) for node_id in node_ids),
+            leader_node_id=node_ids[0],
+        )
+        for number, node_ids in enumerate(layout, start=1)
+    }
+    return Cluster({node.node_id: node for node in nodes}, groups, rules)
+
+
+@given(shards=st.lists(st.integers(1, 4), min_size=1, max_size=6), group_count=st.integers(1, 24))
+@settings(deadline=None, max_examples=60)
+def test_replicas_of_a_raft_group_are_on_different_machines(
+    shards: list[int], group_count: int
+) -> None:
+    """With fewer machines than the replication factor there are fewer replicas; nothing moves."""
+    cluster = sharded(shards, group_count)
+    cluster.run()
+
+    for group in cluster.groups.values():
+        machines = machines_of(cluster, group)
+        assert len(set(machines)) == len(machines) == min(RULES.replication_factor, len(shards))
+
+
+def test_a_machine_s_storage_nodes_share_its_replicas() -> None:
+    """Three machines with four storage nodes each: every node has equally many replicas."""
+    cluster = sharded([4, 4, 4], 24)
+
+    assert set(cluster.counts().values()) == {6}
+    assert len(cluster.counts()) == 12
+
+
+def test_replicas_that_share_a_machine_part() -> None:
+    """Nodes that were told later that they are on one machine: one replica goes to another."""
+    cluster = make_cluster(["", "", "", ""], 4)
+    for node_id in ("n0", "n1"):
+        cluster.nodes[node_id] = replace(cluster.nodes[node_id], machine="m")
+    reasons = plan_replicas(cluster.nodes.values(), cluster.groups.values(), RULES)
+    cluster.run()
+
+    assert "machine m has two replicas of the raft group" in {step.reason for step in reasons}
+    for group in cluster.groups.values():
+        assert len(set(machines_of(cluster, group))) == 3
+
+
+def test_a_draining_machine_gives_its_replicas_to_other_machines() -> None:
+    """All storage nodes of one machine drain: none of its raft groups loses a machine."""
+    cluster = sharded([2, 2, 2, 2], 8)
+    for node_id in ("m0-0", "m0-1"):
+        cluster.nodes[node_id] = replace(cluster.nodes[node_id], draining=True)
+    for number, group in cluster.groups.items():
+        cluster.groups[number] = replace(group, leader_node_id="")
+    cluster.run()
+
+    for group in cluster.groups.values():
+        assert set(machines_of(cluster, group)) == {"machine m1", "machine m2", "machine m3"}
+
+
+def test_one_storage_node_of_a_machine_drains_to_its_neighbour() -> None:
+    """With three machines, the replica of a node that drains stays on its machine."""
+    cluster = sharded([2, 2, 2], 6)
+    cluster.nodes["m0-0"] = replace(cluster.nodes["m0-0"], draining=True)
+    for number, group in cluster.groups.items():
+        cluster.groups[number] = replace(group, leader_node_id="")
+    cluster.run()
+
+    assert cluster.counts()["m0-0"] == 0
+    for group in cluster.groups.values():
+        assert len(set(machines_of(cluster, group))) == 3

@@ -162,7 +162,7 @@ async def test_two_plans_do_not_run_at_once(loaded: Loaded) -> None:
 
 
 async def test_plans_in_flight_make_room_for_each_other(loaded: Loaded) -> None:
-    """Of six plans proposed at once the newest `max_plans` are kept, one deletion for each."""
+    """The newest `max_plans` of six plans at once are kept, one deletion for each."""
     nameserver = loaded.nameserver
     nameserver.replica.commit_at_once = False
     entries = len(nameserver.replica.entries)
@@ -434,7 +434,7 @@ async def test_a_model_counts_only_while_it_is_right(
 
 
 async def test_a_damaged_or_older_model_is_refused(loaded: Loaded) -> None:
-    """What cannot be read never comes into use, nor does an earlier version."""
+    """A model that cannot be read never comes into use, nor does an earlier version."""
     placement = loaded.nameserver.metadata.placement
     for damaged in ("", "{}", '{"format": 2}', '{"format": 1, "slot_ms": 7, "raft_groups": {}}'):
         with pytest.raises(MetaRefused, match="model 1"):

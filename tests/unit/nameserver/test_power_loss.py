@@ -1,4 +1,4 @@
-"""What a nameserver calls durable is there after a power loss: each sync has a test without it."""
+"""Rows that a nameserver calls durable survive a power loss: each sync has a test without it."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ async def test_a_refused_quota_says_why(
     outcome: int,
     reason: str,
 ) -> None:
-    """What cannot be limited is refused with a clear text, and no row is written."""
+    """A quota that cannot be kept is refused with a clear text, and no row is written."""
     await nameserver.metadata.create_topic(meta_pb2.Topic(name="orders"))
     await nameserver.metadata.create_consumer_group(meta_pb2.ConsumerGroup(name="g"))
     with pytest.raises(MetaRefused, match=reason) as refusal:

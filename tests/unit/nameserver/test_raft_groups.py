@@ -32,7 +32,7 @@ def hosts(row: meta_pb2.RaftGroup) -> list[str]:
 
 
 async def test_a_replica_leaves_only_with_the_configuration(three: Storage) -> None:
-    """What is taken off the desired ones is `leaving` until no configuration names it."""
+    """A replica that is no longer desired is `leaving` until no configuration names it."""
     metadata = three.nameserver.metadata
     await metadata.register_node(storage("d"))
     row = await metadata.change_replicas(
@@ -312,3 +312,63 @@ async def test_the_last_storage_node_that_runs_stays(three: Storage) -> None:
         await metadata.remove_node("a", force=False)
     await metadata.drain_node("b", draining=False)
     assert (await metadata.drain_node("a", draining=True)).draining
+
+
+def shard(machine: str, number: int, of: int) -> meta_pb2.Node:
+    """A storage node of a machine that starts several."""
+    node = storage(f"{machine}-{number}")
+    node.machine, node.machine_nodes = machine, of
+    return node
+
+
+async def sharded(make_nameserver: MakeNameserver) -> Storage:
+    """Three machines with two storage nodes each."""
+    nameserver = make_nameserver(CONFIG)
+    nameserver.machine.on_leader(1)
+    nodes = [shard(machine, number, 2) for machine in "abc" for number in range(2)]
+    for node in nodes:
+        await nameserver.metadata.register_node(node)
+    return Storage(nameserver, tuple(node.node_id for node in nodes))
+
+
+async def test_raft_groups_wait_for_whole_machines(make_nameserver: MakeNameserver) -> None:
+    """The first raft groups are made once three machines have all their storage nodes."""
+    nameserver = make_nameserver(CONFIG)
+    nameserver.machine.on_leader(1)
+    for machine in "ab":
+        for number in range(2):
+            await nameserver.metadata.register_node(shard(machine, number, 2))
+    await nameserver.metadata.register_node(shard("c", 0, 2))
+    assert not nameserver.machine.speculative.topology.raft_groups
+    await nameserver.metadata.register_node(shard("c", 1, 2))
+
+    rows = nameserver.machine.speculative.topology.raft_groups.values()
+    assert len(rows) == 6
+    for row in rows:
+        assert sorted(node_id[0] for node_id in hosts(row)) == ["a", "b", "c"]
+    assert {node_id for row in rows for node_id in hosts(row)} == {
+        f"{machine}-{number}" for machine in "abc" for number in range(2)
+    }
+
+
+async def test_an_operator_cannot_put_two_replicas_on_one_machine(
+    make_nameserver: MakeNameserver,
+) -> None:
+    """Neither a voter nor a read replica; in place of the machine's own replica it may."""
+    storages = await sharded(make_nameserver)
+    metadata = storages.nameserver.metadata
+    mine = next(node_id for node_id in hosts(storages.row(1)) if node_id.startswith("a"))
+    other = {"a-0": "a-1", "a-1": "a-0"}[mine]
+    for learners in (False, True):
+        with pytest.raises(MetaRefused, match=f"machine a, where node {mine} has a replica"):
+            await metadata.change_replicas(
+                meta_pb2.ChangeReplicasRequest(
+                    raft_group=1, add_node_ids=[other], learners=learners
+                )
+            )
+    row = await metadata.change_replicas(
+        meta_pb2.ChangeReplicasRequest(raft_group=1, add_node_ids=[other], remove_node_ids=[mine])
+    )
+
+    assert other in hosts(row)
+    assert mine not in hosts(row)

@@ -185,7 +185,7 @@ async def test_a_move_that_cannot_be_is_refused(make_nameserver: MakeNameserver)
 
 
 async def test_moves_are_limited(make_nameserver: MakeNameserver) -> None:
-    """What finds no room is left; a raft group gives up slots in one move at a time."""
+    """Slots that find no room are left; a raft group gives up slots in one move at a time."""
     nodes = await made(make_nameserver, CONFIG.model_copy(update={"max_slot_moves_in_flight": 1}))
     assert await move(nodes, 0, 3, 3) == ([[0]], 2)
     assert await move(nodes, 0, 3, 3) == ([[0]], 2)

@@ -130,7 +130,7 @@ class Witnesses:
 
     def __init__(self, clock: ManualClock, node_ids: str) -> None:
         self.random, self.clock, self.node_ids = Random(4), clock, node_ids
-        # Who reports nothing.
+        # The node that reports nothing.
         self.mute = ""
         learned = FailSlowOptions(floor_ms=10.0)
         self.rule = SlowNodes(SlownessOptions(5.0, 50.0, 10.0, learned), clock)
@@ -185,7 +185,7 @@ def test_of_a_node_that_is_gone_nothing_is_believed(nodes: Nodes) -> None:
 
 
 def test_one_witness_is_not_believed(nodes: Nodes) -> None:
-    """Of two nodes neither can say which one is slow."""
+    """Neither of two nodes can say which one is slow."""
     witnesses = Witnesses(nodes.clock, "ab")
     assert witnesses.run(15) == set()
     assert witnesses.run(5, b=100.0) == set()

@@ -51,6 +51,12 @@ async def source(nameserver: Nameserver) -> Nameserver:
         await nameserver.metadata.create_topic(meta_pb2.Topic(name=f"t{number}"))
     await nameserver.metadata.create_consumer_group(meta_pb2.ConsumerGroup(name="g"))
     await nameserver.metadata.delete_topic("", "t3")
+    access = nameserver.metadata.access
+    await access.ensure_cluster_key()
+    await access.ensure_admin("root", "a-secret-of-the-test", unless_any=True)
+    allow = meta_pb2.POLICY_DECISION_ALLOW
+    policy = meta_pb2.Policy(user="root", resource="*", actions=["all"], decision=allow)
+    await access.create_policy(policy)
     return nameserver
 
 
@@ -73,10 +79,13 @@ async def test_the_target_has_the_same_rows(source: Nameserver, target: Nameserv
     made = await target.metadata.create_topic(meta_pb2.Topic(name="next"))
     expected = await source.metadata.create_topic(meta_pb2.Topic(name="next"))
     assert made.topic_id == expected.topic_id
+    kinds = [change.WhichOneof("row") for change in (await target.metadata.snapshot())[1]]
+    assert [kinds.count(kind) for kind in ("user", "policy", "cluster_key")] == [1, 1, 1]
+    assert target.machine.speculative.access.admins == {"root"}
 
 
 async def test_rows_are_as_of_one_moment(source: Nameserver, target: Nameserver) -> None:
-    """What is changed while a snapshot is read does not show in it."""
+    """Changes during the reading of a snapshot do not show in it."""
     before = await source.metadata.snapshot()
     reader = snapshots_of(source).open_snapshot()
     first = reader.read(b"", 200)

@@ -52,7 +52,7 @@ async def test_a_refusal_waits_for_what_it_was_decided_on(nameserver: Nameserver
 
 
 async def test_losing_leadership_drops_what_is_in_flight(nameserver: Nameserver) -> None:
-    """Who waits is told NOT_LEADER, and the next leader decides from the applied rows."""
+    """A caller that waits is told NOT_LEADER; the next leader decides from the applied rows."""
     nameserver.replica.commit_at_once = False
     async with asyncio.TaskGroup() as group:
         lost = [group.create_task(_outcome(nameserver, name)) for name in ("t", "t")]

@@ -1,4 +1,4 @@
-"""What deletions leave behind (rule 17): with the row, until confirmed, within a limit."""
+"""Tombstones that deletions leave (rule 17): with the row, until confirmed, within a limit."""
 
 from __future__ import annotations
 

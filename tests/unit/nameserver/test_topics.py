@@ -1,4 +1,4 @@
-"""What becomes of topics: ids, revisions, homes, limits, refusals."""
+"""Lives of topics: ids, revisions, homes, limits, refusals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
-from strata_mq.requests.types import ORDERED_TYPES, UNSUPPORTED_TYPES, TopicType
+from strata_mq.requests.types import UNSUPPORTED_TYPES, TopicType
 from strata_mq.slots import slot_base, slot_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def topic(name: str = "orders", namespace: str = "", **fields: object) -> meta_p
 
 
 async def test_a_topic_gets_id_times_defaults_and_homes(nameserver: Nameserver) -> None:
-    """What the request leaves out is set, and every queue has a home in queue order (rule 20)."""
+    """Fields left out are set, and every queue has a home in queue order (rule 20)."""
     made = await nameserver.metadata.create_topic(topic())
 
     assert made.topic_id == 1
@@ -89,7 +89,15 @@ async def test_queues_may_grow_and_keep_their_names(nameserver: Nameserver) -> N
         await nameserver.metadata.update_topic(topic(queue_count=5), ["queue_count"])
 
 
-@pytest.mark.parametrize("kind", sorted(ORDERED_TYPES))
+@pytest.mark.parametrize(
+    "kind",
+    [
+        meta_pb2.TOPIC_TYPE_FIFO,
+        meta_pb2.TOPIC_TYPE_DELAY,
+        meta_pb2.TOPIC_TYPE_TRANSACTION,
+        meta_pb2.TOPIC_TYPE_MIXED,
+    ],
+)
 async def test_a_topic_with_message_groups_grows_in_two_steps(
     nameserver: Nameserver, kind: meta_pb2.TopicType.ValueType
 ) -> None:
@@ -116,7 +124,7 @@ async def test_a_topic_with_message_groups_grows_in_two_steps(
 
 
 async def test_a_topic_that_had_message_groups_grows_in_two_steps(nameserver: Nameserver) -> None:
-    """Whatever its type is while it grows: what it had as a FIFO topic still is in its queues."""
+    """The type may be any while it grows: its queues still hold messages of the FIFO topic."""
     metadata = nameserver.metadata
     await metadata.create_topic(topic(type=meta_pb2.TOPIC_TYPE_FIFO, queue_count=4))
     await metadata.update_topic(topic(type=meta_pb2.TOPIC_TYPE_NORMAL), ["type"])
@@ -184,7 +192,7 @@ async def test_the_level_of_the_tier_is_kept_under_one_name(nameserver: Nameserv
 
 
 async def test_an_update_of_another_revision_is_a_conflict(nameserver: Nameserver) -> None:
-    """Who read an older revision is told so, and nothing changes."""
+    """A caller that read an older revision is told so, and nothing changes."""
     made = await nameserver.metadata.create_topic(topic())
     wanted = topic(retention_ms=5_000, revision=made.revision)
     changed = await nameserver.metadata.update_topic(wanted, ["retention_ms"])

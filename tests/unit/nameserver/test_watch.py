@@ -26,7 +26,7 @@ CONFIG = NameserverConfig(
 
 
 class View:
-    """What a watcher knows: rows by key, and how it came to know them."""
+    """Knowledge of a watcher: rows by key, and how it came to know them."""
 
     def __init__(self) -> None:
         self.rows: dict[bytes, bytes] = {}

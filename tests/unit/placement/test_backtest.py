@@ -131,7 +131,7 @@ class _Balanced(HTMLParser):
 
 
 def test_the_nameserver_reads_the_table() -> None:
-    """What is written here is what it looks up: hour by hour, summed over a raft group's queues."""
+    """The nameserver finds the written loads: hour by hour, summed over a raft group's queues."""
     hour_ms = 3_600_000
     series = load_series(
         5 * hour_ms,

@@ -97,7 +97,7 @@ def test_a_model_survives_its_document(model: LearnedModel) -> None:
 
 
 def test_trees_learn_a_step_and_the_product_of_two() -> None:
-    """What a sum of thresholds can say they say: errors far below the target's spread."""
+    """Trees learn what a sum of thresholds can say: errors are far below the target's spread."""
     columns = [
         [float(row % 10) for row in range(900)],
         [float(row // 10 % 9) for row in range(900)],
@@ -114,7 +114,7 @@ def test_trees_learn_a_step_and_the_product_of_two() -> None:
 
 
 def test_forecasts_do_not_see_the_future(model: LearnedModel) -> None:
-    """What comes after the last observed window changes no forecast."""
+    """Values after the last observed window change no forecast."""
     shape = generated_trace(3, days=4)
     loads = queue_loads(shape, RecipeOptions(queues=3, max_lag_windows=10))
     cut = loads.part(0, 900)

@@ -201,6 +201,49 @@ def test_voters_of_one_rack_are_spread() -> None:
     assert plan.steps[0].action.from_node == "node-3"
 
 
+def on_machines(model: ClusterModel, shards: int) -> ClusterModel:
+    """The same nodes without racks, so many of them on each machine."""
+    nodes = tuple(
+        replace(node, rack="", machine=f"m{number // shards}")
+        for number, node in enumerate(model.nodes)
+    )
+    return replace(model, nodes=nodes)
+
+
+def test_a_replica_never_goes_to_a_machine_that_has_one() -> None:
+    """The disk of one storage node is full; the only host is the other one of its machine."""
+    model = on_machines(random_cluster(1, utilisation=0.02), 2)
+    groups = tuple(
+        replace(group, leader=voters[0], voters=voters)
+        for group, voters in zip(
+            model.groups, [("node-0", "node-2", "node-4")] * len(model.groups), strict=True
+        )
+    )
+    full = replace(model.nodes[2], disk_free_bytes=14 * GIB)
+    nodes = (*model.nodes[:2], full, *model.nodes[3:])
+    plan = plan_for(replace(model, nodes=nodes, groups=groups))
+
+    moves = [step.action for step in plan.steps if isinstance(step.action, MoveReplica)]
+    assert moves
+    assert {(move.from_node, move.to_node) for move in moves} == {("node-2", "node-3")}
+
+
+def test_voters_of_one_machine_are_spread() -> None:
+    """The reason names the machine."""
+    model = on_machines(random_cluster(1, nodes=8, utilisation=0.02), 2)
+    spread = tuple(
+        replace(group, leader="node-0", voters=("node-0", "node-2", "node-4"))
+        for group in model.groups
+    )
+    crowded = replace(spread[0], voters=("node-0", "node-1", "node-2"))
+    plan = plan_for(replace(model, groups=(crowded, *spread[1:])))
+    moved = [step for step in plan.steps if isinstance(step.action, MoveReplica)]
+
+    assert [step.reason for step in moved] == ["machine m0 has two replicas of raft group 1"]
+    assert isinstance(moved[0].action, MoveReplica)
+    assert moved[0].action.to_node in {"node-4", "node-5", "node-6", "node-7"}
+
+
 def test_a_full_disk_gives_replicas_away() -> None:
     """Only followers move, only to where there is room, until the disk is below its limit."""
     model = random_cluster(1, utilisation=0.02)

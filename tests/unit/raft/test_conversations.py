@@ -17,7 +17,7 @@ VECTORS = Path(__file__).parents[2] / "vectors" / "raft"
 
 @pytest.mark.parametrize("path", sorted(VECTORS.glob("*.txt")), ids=lambda path: path.stem)
 def test_conversation(path: Path) -> None:
-    """What replicas say and do is what the vector says."""
+    """The vector holds what replicas say and do."""
     expected = path.read_text()
     actual = play(expected)
     if os.environ.get("REWRITE"):

@@ -304,7 +304,7 @@ def test_6_4_reads_wait_for_a_majority_of_a_later_round() -> None:
     assert not stale.reads
     fresh = node.step(Receive(HeartbeatResponse(2, 1, 1, context=beat.context)))
     assert [(read.context, read.index) for read in fresh.reads] == [(5, 1)]
-    # Who answered an earlier round may follow somebody else by now.
+    # A follower that answered an earlier round may follow somebody else by now.
     assert not node.step(Read(context=6)).reads
     again = node.step(Receive(HeartbeatResponse(2, 1, 1, context=beat.context)))
     assert not again.reads
@@ -330,7 +330,7 @@ def test_9_6_a_pre_vote_changes_nothing() -> None:
 
 
 def test_rule_8_messages_to_another_replica_id_are_ignored() -> None:
-    """What was meant for an earlier life of a node changes nothing."""
+    """A message for an earlier life of a node changes nothing."""
     node = replica(1)
     effects = node.step(Receive(VoteRequest(2, 99, term=7, last_index=9, last_term=6)))
     assert node.term == 1
@@ -394,8 +394,8 @@ def test_7_an_older_snapshot_is_enough_if_the_log_goes_on_from_it() -> None:
     assert (progress.state, progress.next) == (ProgressState.REPLICATE, 96)
 
 
-def test_rule_8_a_voided_log_votes_as_if_it_were_whole() -> None:
-    """What was acknowledged and then voided for a snapshot binds: vote, but not for less."""
+def test_rule_8_a_truncated_log_votes_as_if_it_were_whole() -> None:
+    """Entries that were acknowledged and then truncated bind: vote, but not for less."""
     node = RawNode(
         1,
         MemoryLog(),

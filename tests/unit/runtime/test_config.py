@@ -125,7 +125,7 @@ def test_keys_for_documentation() -> None:
     seeds=st.lists(st.text(st.characters(codec="utf-8"))),
 )
 def test_toml_and_json_render_back(host: str, seeds: list[str]) -> None:
-    """What is rendered as TOML or JSON reads as the values that hold, for any text."""
+    """The rendered TOML or JSON reads as the values that hold, for any text."""
     root = Root(broker=Broker(host=host, seeds=seeds))
     for parsed in (tomllib.loads(config.to_toml(root)), json.loads(config.to_json(root))):
         assert (parsed["broker"]["host"], parsed["broker"]["seeds"]) == (host, seeds)

@@ -28,7 +28,7 @@ def test_take_and_give_back() -> None:
 
 
 def test_giving_back_too_much_is_a_mistake() -> None:
-    """What was not taken cannot be given back."""
+    """An amount that was not taken cannot be given back."""
     limit = Limit("append", 10, "bytes", metrics=Metrics.disabled())
     with pytest.raises(AssertionError, match="append"):
         limit.give_back(1)

@@ -95,13 +95,13 @@ async def test_what_a_burst_left_in_cycles_goes_back(
     try:
         process.resident_bytes += 50 * MIB
         process.trimmed_bytes = 45 * MIB
-        assert await memory.look()
+        assert await memory.check()
     finally:
         gc.enable()
     assert left() is None
     assert process.trims == 1
     # 5 MiB stayed: they are in use.
-    assert not await memory.look()
+    assert not await memory.check()
     await memory.stop(0)
 
 
@@ -109,11 +109,11 @@ async def test_who_does_not_grow_is_left_alone(process: Process, memory: MemoryR
     """Small growth costs nothing, and less memory makes a lower floor."""
     await memory.start()
     process.resident_bytes += 9 * MIB
-    assert not await memory.look()
+    assert not await memory.check()
     process.resident_bytes = 50 * MIB
-    assert not await memory.look()
+    assert not await memory.check()
     process.resident_bytes = 61 * MIB
-    assert await memory.look()
+    assert await memory.check()
     await memory.stop(0)
 
 
@@ -125,19 +125,19 @@ async def test_old_objects_are_collected_only_if_young_ones_were_not_enough() ->
     await memory.start()
     process.resident_bytes += 50 * MIB
     collector.gives_back_bytes[1] = 45 * MIB
-    assert await memory.look()
+    assert await memory.check()
     assert collector.generations == [1]
 
     clock.advance(3_600)
     collector.gives_back_bytes = {1: 5 * MIB, 2: 40 * MIB}
     process.resident_bytes += 50 * MIB
-    assert await memory.look()
+    assert await memory.check()
     assert collector.generations == [1, 1, 2]
     await memory.stop(0)
 
 
 async def test_looks_have_a_limited_share_of_the_time() -> None:
-    """What grows without end and gives nothing back is not looked at without end."""
+    """A process that grows without end and gives nothing back is not looked at without end."""
     process, clock = Process(), ManualClock()
     collector = Collector(process, clock)
     memory = memory_of(process, collector, clock)
@@ -145,7 +145,7 @@ async def test_looks_have_a_limited_share_of_the_time() -> None:
     began_s = clock.monotonic_s()
     for _ in range(1_000):
         process.resident_bytes += 20 * MIB
-        await memory.look()
+        await memory.check()
         clock.advance(1)
     looked_s = sum(collector.takes_s[generation] for generation in collector.generations)
     assert collector.generations[:4] == [1, 2, 1, 2]
@@ -160,21 +160,21 @@ async def test_what_a_burst_frees_after_a_look_goes_back() -> None:
     memory = memory_of(process, collector, clock)
     await memory.start()
     process.resident_bytes += 200 * MIB
-    assert await memory.look()
+    assert await memory.check()
     assert process.trims == 2
     # The burst ends; resident memory stays what it is until somebody trims.
     process.trimmed_bytes = 190 * MIB
     clock.advance(12)
-    assert await memory.look()
+    assert await memory.check()
     assert process.resident_bytes == 110 * MIB
     trims = process.trims
     for _ in range(1_000):
         clock.advance(1)
-        await memory.look()
+        await memory.check()
     # Soon it is left alone.
     assert trims < process.trims <= trims + 2 * 7
     trims = process.trims
     clock.advance(3_600)
-    assert not await memory.look()
+    assert not await memory.check()
     assert process.trims == trims
     await memory.stop(0)

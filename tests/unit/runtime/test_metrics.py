@@ -79,7 +79,7 @@ def test_label_sets_are_limited() -> None:
 
 
 def test_bound_instruments_count_like_others() -> None:
-    """What is bound to a label set once counts into the same numbers, also above the limit."""
+    """An instrument bound to a label set counts into the same numbers, also above the limit."""
     metrics = Metrics(SPECS, max_label_sets=2)
     counter = metrics.counter("rocketmq_messages_in_total")
     for number in range(3):

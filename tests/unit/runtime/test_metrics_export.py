@@ -1,4 +1,4 @@
-"""What an OpenTelemetry exporter gets: everything that a scrape shows, histograms included."""
+"""Data for an OpenTelemetry exporter: everything that a scrape shows, histograms included."""
 
 from __future__ import annotations
 

@@ -43,3 +43,18 @@ async def test_answers(request_line: bytes, health: Health, status: bytes, body:
     head, _, content = answer.partition(b"\r\n\r\n")
     assert b"Content-Length: %d\r\n" % len(content) in head
     assert body in answer
+
+
+async def test_pages_of_other_processes_are_shown_with_its_own() -> None:
+    """A supervisor shows the series of the processes that it has started."""
+    metrics = Metrics(SPECS, common_labels={"node_id": "own"})
+    metrics.gauge("strata_up", lambda: 1)
+    metrics.read_gauges()
+    other = metrics.render().replace(b'"own"} 1.0', b'"other"} 0.0')
+
+    async def pages() -> list[bytes]:
+        return [other]
+
+    answer = await MetricsServer(metrics, others=pages)._answer(b"GET /metrics HTTP/1.1\r\n\r\n")
+    body = answer.partition(b"\r\n\r\n")[2]
+    assert b'strata_up{node_id="own"} 1.0\nstrata_up{node_id="other"} 0.0\n' in body

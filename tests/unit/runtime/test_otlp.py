@@ -10,8 +10,9 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics, MetricSpec
-from strata_runtime.observability import ObservabilityConfig, OtlpOptions, observe
+from strata_runtime.observability import ObservabilityConfig, observe
 from strata_runtime.otlp import OtlpPush
+from strata_runtime.otlp_options import OtlpOptions
 from strata_runtime.tracing import SpanKind, TraceOptions, Tracer
 
 SAMPLED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -17,7 +17,7 @@ def _histogram() -> Histogram:
 
 
 def test_a_window_has_only_what_came_in_it() -> None:
-    """What was recorded before the last look, or under other labels, does not count."""
+    """Values recorded before the last look, or under other labels, do not count."""
     histogram = _histogram()
     labels = {"log": "storage"}
     histogram.record(7, labels)

@@ -57,7 +57,7 @@ def test_own_files_must_exist(tmp_path: Path) -> None:
 
 
 def test_own_files_must_be_a_pair(tmp_path: Path) -> None:
-    """Whatever is wrong with the operator's files, the error names the file and says what."""
+    """The error names the operator's file and says what is wrong with it."""
     one, two = tls.self_signed(tmp_path / "one"), tls.self_signed(tmp_path / "two")
     assert tls.own(one.certificate_file, one.key_file) == one
     garbage = tmp_path / "garbage.pem"
@@ -161,7 +161,7 @@ def test_a_stack_shows_no_values(stream: io.StringIO, log_format: logs.LogFormat
 
 
 def test_a_flood_of_one_event_is_a_few_lines(stream: io.StringIO) -> None:
-    """Of 1,000 equal failures some are written; another event and informative lines all are."""
+    """Some of 1,000 equal failures are written; another event and informative lines all are."""
     logs.configure(stream=stream)
     logger = logs.get_logger("edge")
     for number in range(1_000):

@@ -1,4 +1,4 @@
-"""Which messages are traced, and what becomes of their spans."""
+"""Choice of the messages that are traced, and the fate of their spans."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_what_is_no_trace_parent_is_none(text: str) -> None:
 
 
 def test_a_trace_parent_of_a_later_version_is_read() -> None:
-    """What a later version adds behind the flags is ignored."""
+    """The parts that a later version adds behind the flags are ignored."""
     parsed = parse_trace_parent(f"01-{TRACE_ID}-{SPAN_ID}-03-more")
     assert parsed is not None
     assert (parsed.trace_id, parsed.span_id, parsed.is_sampled) == (TRACE_ID, SPAN_ID, True)
@@ -95,7 +95,7 @@ def test_the_ratio_of_roots_is_kept() -> None:
 
 
 def test_a_full_buffer_loses_and_counts() -> None:
-    """What does not fit is counted; the oldest are kept."""
+    """Spans that do not fit are counted; the oldest are kept."""
     tracer, metrics = _tracer(max_spans=3)
     for number in range(5):
         span = tracer.begin(str(number), SpanKind.INTERNAL, SAMPLED)

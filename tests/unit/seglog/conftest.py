@@ -20,7 +20,7 @@ State = tuple[Entries, tuple[int, int, int], bool]
 
 @dataclass
 class Model:
-    """What the log must hold: rule 9 in its simplest form, a dictionary per replica."""
+    """Content that the log must hold: rule 9 in its simplest form, a dictionary per replica."""
 
     entries: dict[int, Entries] = field(default_factory=dict)
     hard_states: dict[int, tuple[int, int, int]] = field(default_factory=dict)
@@ -103,7 +103,7 @@ def entry(replica_id: int, index: int, term: int = 1, payload: bytes = b"") -> F
 class Workload:
     """Seeded batches of frames of a few replicas: entries, overwritten suffixes, hard states.
 
-    Now and then a replica's log is voided by an entry of index 0 and goes on at any index.
+    Now and then a replica's log is truncated by an entry of index 0 and goes on at any index.
 
     It goes on from what the `Model` given to `batch` holds, as a raft leader would after a
     refused write.
@@ -145,7 +145,7 @@ class Workload:
 
 
 class SegLogKit:
-    """What tests of this folder share."""
+    """Common parts of the tests of this folder."""
 
     Model = Model
     Workload = Workload

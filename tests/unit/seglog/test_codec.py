@@ -50,7 +50,7 @@ def test_a_header_has_the_documented_bytes() -> None:
 
 
 def test_a_header_reads_back() -> None:
-    """What was encoded is decoded, at its own position only."""
+    """Decoding gives the encoded frame, at its own position only."""
     frame = Frame(FrameKind.CHECKPOINT, 7, 8, 9, 10, payload=(b"abcd",))
     buffers, _, _ = encode_frames([frame], 5, 3)
     data = b"..." + b"".join(buffers)

@@ -33,7 +33,7 @@ Kit = Any
 
 
 def test_frames_are_readable_after_sync_only(kit: Kit) -> None:
-    """What is written and not synced is in no reader's sight."""
+    """Frames that are written and not synced are in no reader's sight."""
     log = kit.open(SimulatedDisk())
     log.write([kit.entry(1, 1)])
     assert log.entry(1, 1) is None

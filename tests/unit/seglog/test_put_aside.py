@@ -179,7 +179,7 @@ def test_reading_what_was_put_aside_changes_nothing(aside: Aside) -> None:
 
 
 def test_a_replica_without_entries_has_nothing_to_put_aside(kit: Kit, tmp_path: Path) -> None:
-    """Nor has one that the log does not know, or whose log was voided for a snapshot."""
+    """Nor has one that the log does not know, or whose log was truncated for a snapshot."""
     log = kit.open(RealDisk(tmp_path / "log"), segment_bytes=SEGMENT_BYTES)
     log.write_and_sync([hard_state_frame(5, 50, 1, 0, 0)])
     kit.fill(log, 6, range(1, 5))

@@ -131,7 +131,7 @@ def test_the_newest_entries_of_a_replica_may_have_stood_in_a_nameless_gap(kit: K
     disk.flip(str(second["segment"]), int(second["position"]) + 1)
     (damage,), _ = examine(disk)
     assert damage.entries == []
-    # Of replica 2 the log knows nothing at all now; replica 1 goes on behind the gap.
+    # The log knows nothing at all of replica 2 now; replica 1 goes on behind the gap.
     assert damage.suspects == ()
     disk = SimulatedDisk()
     log = kit.open(disk)

@@ -1,4 +1,4 @@
-"""Which segments go, how the oldest is emptied, and what a checkpoint pins (rules 6 and 10)."""
+"""Segments that go, how the oldest is emptied, and what a checkpoint pins (rules 6 and 10)."""
 
 from __future__ import annotations
 

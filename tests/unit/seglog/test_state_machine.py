@@ -38,7 +38,7 @@ class LogMachine(RuleBasedStateMachine):
     def begin(self, seed: int) -> None:
         self.disk = SimulatedDisk(seed)
         self.workload = self.kit.Workload(seed, payload_bytes_max=400)
-        # What is durable, and the batches written after it.
+        # The durable state, and the batches written after it.
         self.synced = self.kit.Model()
         self.unsynced: list[Frame] = []
         # Frames of refused writes that a power loss may leave behind, per refused write.
@@ -133,7 +133,7 @@ class LogMachine(RuleBasedStateMachine):
             lambda replica_id, index: index >= self.low[replica_id], max_bytes
         )
         if step.copied_frames:
-            # What a refused write left behind is written over.
+            # The remains of a refused write are written over.
             self.refused = []
 
     @rule()

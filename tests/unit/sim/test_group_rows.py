@@ -1,4 +1,4 @@
-"""Which rows of two replicas are compared."""
+"""Rows of two replicas that are compared."""
 
 from __future__ import annotations
 

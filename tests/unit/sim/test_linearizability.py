@@ -71,7 +71,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", GOOD)
 def test_good_histories(name: str) -> None:
-    """What is linearizable is found so, and the order explains it."""
+    """A linearizable history is found so, and the order explains it."""
     verdict = check(REGISTER, GOOD[name])
     assert verdict.linearizable
     assert explains(REGISTER, verdict.order)
@@ -79,7 +79,7 @@ def test_good_histories(name: str) -> None:
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_histories(name: str) -> None:
-    """What is not linearizable is found so."""
+    """A history that is not linearizable is found so."""
     assert not check(REGISTER, BAD[name]).linearizable
 
 

@@ -1,4 +1,4 @@
-"""What simulated row stores lose, and what they keep."""
+"""Rows that simulated row stores lose, and rows that they keep."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ def test_waiting_for_nothing_is_an_error() -> None:
 
 
 def test_stream_breaks_with_its_server() -> None:
-    """What a stream's server sent before it died arrives, then the end is told."""
+    """Messages that a stream's server sent before it died arrive, then the end is told."""
     got: list[int] = []
 
     class Counting:
@@ -263,7 +263,7 @@ def test_stream_breaks_with_its_server() -> None:
 
 
 def test_simulation_outlives_every_process() -> None:
-    """What the simulation itself waits for comes, also when a process that died brings it."""
+    """Awaited events of the simulation itself come, also when a process that died brings them."""
 
     async def script(world: World) -> None:
         world.serve()

@@ -35,7 +35,7 @@ def test_rows_of_a_replayed_log_are_flushed_by_age_though_the_log_does_not_grow(
 
 
 async def test_persisted_index_moves_only_after_a_completed_flush() -> None:
-    """What was applied while the flush ran is not called persisted; a failed one moves nothing."""
+    """Entries applied while the flush ran are not called persisted; a failed one moves nothing."""
     store = MemoryStore()
     applied = {1: 10}
 

@@ -39,7 +39,7 @@ def test_it_reads_as_a_store_that_took_the_changes(
     batches: list[list[tuple[str, bytes, bytes]]],
     keys: tuple[bytes, bytes],
 ) -> None:
-    """Whatever is put and removed; the store below stays as it was."""
+    """It holds for any puts and removals; the store below stays as it was."""
     base, written = MemoryStore(), MemoryStore()
     for store in (base, written):
         store.write(write(store.new_batch(), before))

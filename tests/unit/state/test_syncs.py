@@ -1,4 +1,4 @@
-"""What the row stores are told to make durable is on the disk, not in this process's memory."""
+"""Rows that stores are told to make durable are on the disk, not in this process's memory."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Recorded:
 
 
 def test_closing_flushes_first(tmp_path: Path) -> None:
-    """Whatever RocksDB does by itself when it is closed."""
+    """The store flushes, whatever RocksDB does by itself when it is closed."""
     store = RocksdbStore(tmp_path / "state")
     database = Recorded(store._db)
     store._db = database  # type: ignore[assignment]

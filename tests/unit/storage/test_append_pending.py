@@ -1,4 +1,4 @@
-"""What a leader decides about parts whose messages wait: names, duplicates, queues (rule 23)."""
+"""A leader's decisions on parts whose messages wait: names, duplicates, queues (rule 23)."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def due(number: int) -> OutgoingMessage:
 
 
 async def test_a_pending_part_is_named_by_ordinals_and_takes_no_offset(leader: Leader) -> None:
-    """What the entry says is what the sender is told; plain parts beside it take offsets."""
+    """The sender is told what the entry says; plain parts beside it take offsets."""
     parts = [
         (part_key(PartKind.PLAIN), [message(1)]),
         (part_key(PartKind.DELAYED), [due(2), due(3)]),

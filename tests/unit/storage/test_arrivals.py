@@ -67,7 +67,7 @@ async def test_lost_leadership_refuses_all() -> None:
 
 
 async def test_requests_that_wait_are_limited_by_their_bytes() -> None:
-    """What waits has room for so many; who leaves makes room."""
+    """Requests that wait have room for so many; one that leaves makes room."""
     arrivals = Arrivals(10, 1_000)
     waiting = asyncio.ensure_future(arrivals.wait(TOPIC, QUEUE, 60, 900))
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Which brokers are lost: what they took last may never have been delivered."""
+"""Brokers that are lost: what they took last may never have been delivered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pops are given to choose from: against the plain list of messages, in any layout."""
+"""Candidates of pops: against the plain list of messages, in any layout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strata_mq.layout.columns import pack_longs, pack_words
 from strata_mq.layout.cq_rows import CqRow, encode_cq_row
 from strata_mq.leases.queue_leases import QueueLeases, TakeRequest
 from strata_storage.base.config import EngineOptions
-from strata_storage.leading.pops.candidates import Candidates, LookBudget
+from strata_storage.leading.pops.candidates import Candidates, ScanBudget
 from strata_storage.leading.pops.lease_sets import LeaseSet
 from strata_storage.leading.pops.matches import Matches
 from strata_storage.reads.reader import Location
@@ -22,7 +22,7 @@ from tests.unit.storage.serving_leader import unlimited_turns
 
 KEY = (5, 7, 0)
 LENGTH = 10
-# Of a filter for one message.
+# Steps of a filter for one message.
 STEPS = 3
 TAGS = (11, 22)
 DAMAGED = -1
@@ -47,7 +47,7 @@ class Queue:
     def messages(self) -> dict[int, Message]:
         return {base + at: one for base, run in self.runs for at, one in enumerate(run)}
 
-    # What the machine offers.
+    # The machine's side.
 
     @property
     def consume_queues(self) -> Queue:
@@ -62,7 +62,7 @@ class Queue:
                 columns += pack_longs([one.tag for one in run]) + pack_longs([0] * count)
                 yield base, CqRow(encode_cq_row(0, number, 1, columns, count))
 
-    # What the reader offers.
+    # The reader's side.
 
     async def read(
         self, locations: Sequence[Location], consumer_group: int = 0
@@ -128,12 +128,22 @@ class Consumer:
         self.given: list[int] = []
 
     async def pop(self, max_messages: int) -> None:
-        budget = LookBudget(self._options)
+        budget = ScanBudget(self._options)
         arguments = (self.lease_set, self._queue.end, self._wanted, max_messages, budget)
         if self._wanted.needs_messages:
             await self.candidates.read_ahead(*arguments)
         columns = self.candidates.columns(*arguments)
-        request = TakeRequest(max_messages, 1 << 30, 30_000, False, 1, 0, False, 16, 9)
+        request = TakeRequest(
+            max_messages=max_messages,
+            max_bytes=1 << 30,
+            invisible_ms=30_000,
+            auto_renew=False,
+            holder=1,
+            attempt=0,
+            fifo=False,
+            max_attempts=16,
+            dead_letter_topic_id=9,
+        )
         taken = self.lease_set.leases.take(request, 1_000, self._queue.end, columns)
         self.given += [offset for offset, _ in taken.leases]
 
@@ -162,7 +172,7 @@ small_budgets = st.builds(
 def test_pops_give_every_wanted_message_once_in_order(
     queue: Queue, wanted: Wanted, options: EngineOptions, sizes: list[int]
 ) -> None:
-    """Whatever the runs, gaps and budgets, several pops at once come to the end of the queue."""
+    """Several pops at once come to the end of the queue, whatever the runs, gaps and budgets."""
     consumer = Consumer(queue, wanted, options)
 
     async def drain() -> None:
@@ -177,7 +187,7 @@ def test_pops_give_every_wanted_message_once_in_order(
     read = {at for at, one in all_messages.items() if possible.wants(one)}
     once = Counter(read if wanted.needs_messages else ())
     if options.pop_scan_filter_steps < STEPS * len(once):
-        # What a filter costs is known after the first turn only: the rest of it is read again.
+        # The cost of a filter is known after the first turn only: the rest of it is read again.
         assert set(queue.reads) == set(once)
         assert max(queue.reads.values(), default=0) <= 2
     else:
@@ -258,6 +268,6 @@ def test_gaps_alone_move_the_head() -> None:
     consumer = Consumer(empty, Wanted(None, needs_messages=False), EngineOptions())
     everything = Wanted(None, needs_messages=False)
     (run,) = consumer.candidates.columns(
-        consumer.lease_set, 9, everything, 1, LookBudget(EngineOptions())
+        consumer.lease_set, 9, everything, 1, ScanBudget(EngineOptions())
     )
     assert (run.base_offset, run.message_count, run.selected) == (0, 9, ())

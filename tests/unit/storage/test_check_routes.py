@@ -1,4 +1,4 @@
-"""Which broker checks a half message, and what it gets on its watch stream."""
+"""Brokers that check a half message, and the checks that they get on their watch streams."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_it_says_since_when_it_knows_every_id() -> None:
     window.add(1, ids(*range(5, 10)), 1_020)
     assert window.since_ms == 1_000
     window.add(1, ids(10), 1_030)
-    # What was stored in the same millisecond, before, may be gone with the generation before.
+    # An id that was stored in the same millisecond, before, may be gone with the generation before.
     assert window.since_ms == 1_021
     window.add(1, ids(11), 1_200)
     assert window.since_ms == 1_031
@@ -76,7 +76,7 @@ def test_it_says_since_when_it_knows_every_id() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), max_size=80))
 def test_every_id_that_was_stored_since_then_is_known(steps: list[tuple[int, int]]) -> None:
-    """Whatever the rotations."""
+    """The ids are known whatever the rotations."""
     window = DedupeWindow(DedupeOptions(window_ms=200, max_ids=100), since_ms=1)
     now_ms = number = 0
     stored: list[tuple[int, bytes]] = []

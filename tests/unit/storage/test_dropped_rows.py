@@ -1,4 +1,4 @@
-"""What was decided before a DROP comes behind it in the log: no row of what was dropped is made."""
+"""Decisions from before a DROP come behind it in the log: no row of a dropped thing is made."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.storage.waiting_leader import NOW_MS, TOPIC_ID
 
 TOPIC_DROP = DropCommand(DropKind.TOPIC, TOPIC_ID)
 GROUP_DROP = DropCommand(DropKind.CONSUMER_GROUP, CONSUMER_GROUP_ID)
-# Of days, and of the replica: they do not stay.
+# Rows of days, and of the replica: they do not stay.
 PASSING = {RowKind.APPLIED, RowKind.TRACE, RowKind.OWN_REVISION}
 
 

@@ -35,7 +35,7 @@ def fill(window: DueWindow, rows: Rows) -> None:
 
 
 def test_rows_are_read_from_the_bound_on_and_never_again() -> None:
-    """What was taken lies behind the bound: a scan does not meet its tombstones (rule 27)."""
+    """Taken rows lie behind the bound: a scan does not meet their tombstones (rule 27)."""
     window, rows = DueWindow(FIRST, 4), Rows()
     for due_ms in range(10):
         rows.put(PendingKey(due_ms, 1, 0))

@@ -75,7 +75,7 @@ def test_rows_are_rebuilt_when_the_disk_reads_again(
 async def test_a_payload_that_is_not_read_now_is_not_damaged(
     failure: LogError, outcome: pb.Outcome.ValueType
 ) -> None:
-    """Who wants it is told to come again; the next read has it."""
+    """A caller that wants it is told to come again; the next read has it."""
 
     async def run(work: Callable[[], Any]) -> Any:
         return work()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import google_crc32c
 import pytest
 
@@ -19,10 +21,13 @@ TOPIC_ID, QUEUE, DESTINATION = 7, 2, 5
 KEY = PartKey(TOPIC_ID, QUEUE, 0, 4)
 
 
+Answers = Mapping[str, pb.GroupResult | pb.AppendResponse | None]
+
+
 class FakeChannels:
     """Nodes by endpoint: each answers with what the test set, or is down."""
 
-    def __init__(self, answers: dict[str, pb.GroupResult | None]) -> None:
+    def __init__(self, answers: Answers) -> None:
         self.answers = answers
         self.asked: list[str] = []
         self.requests: list[pb.AppendRequest] = []
@@ -40,6 +45,8 @@ class FakeChannels:
         answer = self.answers[self._endpoint]
         if answer is None:
             raise AngeliaError(UNAVAILABLE, "down")
+        if isinstance(answer, pb.AppendResponse):
+            return answer
         return pb.AppendResponse(results=[answer])
 
 
@@ -92,16 +99,16 @@ def stored(base_offset: int, *known: pb.DuplicateMessage) -> pb.GroupResult:
 def test_a_queue_is_looked_for_where_its_last_epoch_is() -> None:
     """The metadata knows of later moves; without it the seal's destination is all there is."""
     forwarder = forwarding(FakeChannels({}))
-    assert forwarder.home(TOPIC_ID, QUEUE, 0, DESTINATION) == 6
-    assert forwarder.home(TOPIC_ID, QUEUE + 1, 0, DESTINATION) == DESTINATION
+    assert forwarder.holder(TOPIC_ID, QUEUE, 0, DESTINATION) == 6
+    assert forwarder.holder(TOPIC_ID, QUEUE + 1, 0, DESTINATION) == DESTINATION
 
 
 def test_a_queue_that_left_with_its_slot_is_where_the_slot_is() -> None:
     """One that did not follow its slot is named; of slots without an owner nothing is known."""
     forwarder = forwarding(FakeChannels({}))
-    assert forwarder.home(TOPIC_ID, QUEUE + 1, 11 - QUEUE - 1, 0) == 8
-    assert forwarder.home(TOPIC_ID, QUEUE, 11 - QUEUE, 0) == 6
-    assert forwarder.home(TOPIC_ID, QUEUE + 1, 100, 0) == 0
+    assert forwarder.holder(TOPIC_ID, QUEUE + 1, 11 - QUEUE - 1, 0) == 8
+    assert forwarder.holder(TOPIC_ID, QUEUE, 11 - QUEUE, 0) == 6
+    assert forwarder.holder(TOPIC_ID, QUEUE + 1, 100, 0) == 0
 
 
 async def test_nodes_are_asked_until_one_leads() -> None:
@@ -139,10 +146,15 @@ async def test_the_append_may_be_repeated() -> None:
         refused(pb.OUTCOME_DISK_FULL),
         pb.GroupResult(parts=[pb.PartResult(outcome=pb.OUTCOME_SEALED)]),
         pb.GroupResult(parts=[pb.PartResult(outcome=pb.OUTCOME_WRONG_GROUP)]),
+        pb.GroupResult(),
+        pb.GroupResult(parts=[pb.PartResult(outcome=99)]),  # type: ignore[arg-type]
+        pb.AppendResponse(),
     ],
 )
-async def test_without_a_confirmation_it_failed(answer: pb.GroupResult | None) -> None:
-    """Nobody leads, the disk is full, or the queue moved on: it is tried again later."""
+async def test_without_a_confirmation_it_failed(
+    answer: pb.GroupResult | pb.AppendResponse | None,
+) -> None:
+    """Nobody leads, the disk is full, the queue moved on, or the answer is odd: try again later."""
     channels = FakeChannels({"a": answer, "b": answer, "c": answer})
     with pytest.raises(ForwardFailed):
         await forwarding(channels).forward(DESTINATION, KEY, messages(b"0"))

@@ -46,7 +46,7 @@ class Elsewhere:
         # Slot -> raft group.
         self.owners: dict[int, int] = {}
 
-    def home(self, topic_id: int, queue: int, slot_base: int, moved_to: int) -> int:
+    def holder(self, topic_id: int, queue: int, slot_base: int, moved_to: int) -> int:
         return moved_to or self.owners.get(slot_of(slot_base, queue), 0)
 
     async def forward(
@@ -82,7 +82,7 @@ async def test_a_message_whose_queues_moved_is_brought_there_and_dropped_then() 
         assert (raft_group, key[:2], bodies) == (ELSEWHERE, (TOPIC_ID, 2), [b"later"])
         assert leader.machine.rows.pins.get(name) is not None
         (item,) = proposed(leader)
-        assert item.action is ResolveAction.DROP
+        assert item.action is ResolveAction.DISCARD
         leader.commit()
         assert leader.machine.rows.pins.get(name) is None
         ended = leader.resolver.find(name)
@@ -94,7 +94,7 @@ async def test_a_message_whose_queues_moved_is_brought_there_and_dropped_then() 
 async def begin(leader: LeaderUnderTest) -> None:
     """Let it be written that messages are to be delivered; they are on their way then."""
     assert {(item.action, item.checks) for item in proposed(leader)} == {
-        (ResolveAction.PUT_OFF, DELIVERING)
+        (ResolveAction.RESCHEDULE, DELIVERING)
     }
     leader.commit()
     await turns()
@@ -117,7 +117,7 @@ async def test_a_message_is_on_its_way_only_when_no_leader_lets_it_be_recalled()
 
 
 async def test_a_timer_that_reads_rows_when_its_term_ends_decides_nothing() -> None:
-    """What it read is the next leader's to decide on (rule 38)."""
+    """The next leader decides on the rows that it read (rule 38)."""
     leader = LeaderUnderTest(QUICK, Elsewhere())
     leader.wait_for(b"later", 1_000)
     seal_all(leader)
@@ -205,7 +205,7 @@ async def test_a_commit_is_decided_here_and_carried_out_elsewhere() -> None:
         rollback = await start(leader.transactions.roll_back(half, TOPIC_ID))
         assert rollback.exception() is not None
         (item,) = proposed(leader)
-        assert (item.action, item.checks) == (ResolveAction.PUT_OFF, DELIVERING)
+        assert (item.action, item.checks) == (ResolveAction.RESCHEDULE, DELIVERING)
         assert not commit.done()
         assert not repeat.done()
         leader.commit()
@@ -226,7 +226,7 @@ async def test_without_another_node_a_message_waits_for_a_queue() -> None:
             leader.appender.seal(TOPIC_ID, queue)
         await let_pass(leader, 1)
         (item,) = proposed(leader)
-        assert (item.action, item.checks) == (ResolveAction.PUT_OFF, DELIVERING)
+        assert (item.action, item.checks) == (ResolveAction.RESCHEDULE, DELIVERING)
         leader.commit()
         leader.appender.opened(TOPIC_ID, 3)
         await let_pass(leader, 1)

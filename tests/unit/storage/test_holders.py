@@ -1,4 +1,4 @@
-"""Which clients live (rule 25)."""
+"""Clients that live (rule 25)."""
 
 from __future__ import annotations
 

@@ -1,15 +1,18 @@
-"""Which replicas a node hosts follows the metadata rows."""
+"""A node hosts the replicas that the metadata rows name."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+
+import pytest
 
 from strata.meta.v1 import meta_pb2 as meta
 from strata_angelia.cluster_id import ClusterId
 from strata_metadata import ClusterView
 from strata_seglog.errors import LogError
 from strata_storage.base.hosted import HostedGroup
-from strata_storage.cluster.hosting import Hosting, wanted_replicas
+from strata_storage.cluster.hosting import Hosting, ReplicaRefused, wanted_replicas
 
 ME = "storage-1"
 
@@ -75,7 +78,7 @@ def test_a_replica_of_the_first_configuration_votes_and_a_later_one_learns() -> 
 
 
 def test_a_leaving_replica_stays_as_long_as_it_is_named() -> None:
-    """Whatever membership was reported last: the leader may be about to make it a voter."""
+    """The last reported membership may be any: the leader may be about to make it a voter."""
     for membership in (
         meta.Membership(configuration_index=5, voters=[11, 12]),
         meta.Membership(configuration_index=9, voters=[12]),
@@ -109,6 +112,27 @@ async def test_replicas_come_and_go_with_the_rows() -> None:
     assert host.removed == [11, 21]
 
 
+async def test_a_start_waits_until_the_named_replicas_are_hosted() -> None:
+    """A process that is the whole cluster serves once they are here, or says which cannot be."""
+    host, view = FakeHost(), view_of()
+    hosting = Hosting(host, view, ME)
+    running = asyncio.ensure_future(hosting.run())
+    try:
+        waiting = asyncio.ensure_future(hosting.until_hosted({11, 21}))
+        tell(view, row(1, replica(11, ME)))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        tell(view, row(2, replica(21, ME)))
+        await waiting
+        assert sorted(host.groups) == [1, 2]
+        host.refuses = True
+        tell(view, row(3, replica(31, ME)))
+        with pytest.raises(ReplicaRefused, match="replica 31 cannot be hosted"):
+            await hosting.until_hosted({11, 31})
+    finally:
+        running.cancel()
+
+
 async def test_rows_are_durable_before_a_replica_is_hosted_because_of_them() -> None:
     """Else a power loss could leave the replica beside a copy by which it would be removed."""
     host, view = FakeHost(), view_of(row(1, replica(11, ME)), row(2, replica(21, "other")))
@@ -127,7 +151,7 @@ async def test_rows_are_durable_before_a_replica_is_hosted_because_of_them() -> 
 
 
 async def test_a_raft_group_without_a_row_is_left_alone() -> None:
-    """What is not known is not removed."""
+    """A raft group that is not known is not removed."""
     host = FakeHost()
     host.groups[7] = HostedGroup(7, 71)
     await Hosting(host, view_of(), ME).settle()

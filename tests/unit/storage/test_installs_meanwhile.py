@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 
@@ -123,5 +123,9 @@ async def test_nothing_is_published_of_rows_that_are_being_replaced(engine: Fake
     publisher = Publisher(cast(GroupEngine, engine), unused, cast(Any, None))
     engine.replica.installing = True
     unused.home = "c"
+
+    def touched() -> NoReturn:
+        raise AssertionError("rows that are being replaced were touched")
+
+    engine.machine.settle = touched
     await publisher._publish()
-    assert engine.settled == 0

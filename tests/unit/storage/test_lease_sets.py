@@ -90,7 +90,7 @@ async def test_used_up_messages_are_listed_again_while_the_log_takes_nothing(
 
 
 async def test_what_is_freed_wakes_a_pop_when_the_log_takes_it(node: ServingLeader) -> None:
-    """Whoever freed it was refused, and does not come again."""
+    """The client that freed it was refused, and does not come again."""
     node.lease_rows(1, [(0, lease(LEASED, NOW_MS + 9_000, attempts=1))])
     waiting = await parked(node)
     node.replica.is_full = True
@@ -133,16 +133,18 @@ async def test_a_trim_looks_at_the_sets_of_its_queues_only(node: ServingLeader) 
     assert sets.find(other) is not None
     waiting = await parked(node)
     trim = TrimCommand(NOW_MS, 0, [TrimmedQueue(TOPIC_ID, KEY[2], 1)])
-    with patch.object(LeaseSets, "loaded", side_effect=AssertionError):
+    looked_at = patch.object(LeaseSets, "_trim", autospec=True, side_effect=LeaseSets._trim)
+    with patch.object(LeaseSets, "loaded", side_effect=AssertionError), looked_at as trimmed:
         node.apply(encode_trim(trim))
     await turns()
+    assert [call.args[1].key for call in trimmed.call_args_list] == [KEY]
     assert waiting.done()
     found = {key: sets.find(key) for key in (KEY, other)}
     assert [each.leases.cursor() for each in found.values() if each is not None] == [1, 0]
 
 
 async def test_sets_of_a_queue_go_when_they_are_forgotten() -> None:
-    """What is not in memory any more is in no index of what is."""
+    """A set that is not in memory any more is in no index of those that are."""
     node = ServingLeader(EngineOptions(lease_sets_max=1))
     sets = node.leading.sets
     for queue in (1, 2, 3):

@@ -110,7 +110,7 @@ def test_a_dead_letter_is_in_one_of_the_two_places() -> None:
     ],
 )
 def test_leases_that_were_decided_before_a_drop_write_nothing(drop: DropCommand) -> None:
-    """Else rows of a topic or consumer group that is gone would be there for ever (rule 17)."""
+    """Else rows of a topic or consumer group that is gone would be there forever (rule 17)."""
     log = Log()
     log.append((PLAIN, [message(1)]))
     log.add(leased())

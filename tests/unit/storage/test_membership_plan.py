@@ -29,7 +29,7 @@ def standing(
     *,
     caught_up: frozenset[int],
 ) -> Standing:
-    """What is, of a raft group whose replicas have applied what they hold."""
+    """Return the present state of a raft group whose replicas have applied what they hold."""
     return Standing(leader, voters, learners, caught_up=caught_up, applied=caught_up)
 
 

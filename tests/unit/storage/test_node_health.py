@@ -1,4 +1,4 @@
-"""What a storage node says of itself: only what is so for a while, and only when it changes."""
+"""Health that a storage node reports: only what is so for a while, and only when it changes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class FakeNode:
 
     def missing(self, after_s: float = 0.0) -> list[int]:
         self.now_s += after_s
-        said = self.health.look()
+        said = self.health.check()
         return [each for group in said.lacking for each in group.missing_replica_ids]
 
 
@@ -71,7 +71,7 @@ def test_a_node_that_is_well_says_nothing() -> None:
     """However often it looks."""
     node = FakeNode()
     for _ in range(3):
-        assert node.health.look() == meta.StorageHealth()
+        assert node.health.check() == meta.StorageHealth()
     assert node.told == []
 
 
@@ -109,9 +109,9 @@ def test_who_does_not_lead_says_nothing_of_the_others() -> None:
 def test_disks_are_told_with_the_mark_that_a_raft_group_obeys() -> None:
     """Its own mark, and that of the fullest disk that a quorum needs."""
     node = FakeNode()
-    node.disk_guard.look(DiskSpace(1024, 1 << 40))
+    node.disk_guard.observe(DiskSpace(1024, 1 << 40))
     node.replica.disk_mark = 3
-    said = node.health.look()
+    said = node.health.check()
     assert said.disk_mark == DiskMark.STOP
     assert [each.disk_mark for each in said.lacking] == [3]
 
@@ -120,10 +120,10 @@ def test_uploads_that_fail_or_wait_too_long_are_told() -> None:
     """Without numbers that move all the time."""
     node = FakeNode()
     node.lag_ms = 61_000
-    said = node.health.look()
+    said = node.health.check()
     assert (said.tier_state, said.tier_detail) == ("BEHIND", "messages wait for more than 60 s")
     node.lag_ms = 62_000
-    assert node.health.look() is said or node.health.look() == said
+    assert node.health.check() is said or node.health.check() == said
     node.failure = "connection refused"
-    assert node.health.look().tier_state == "UNREACHABLE"
+    assert node.health.check().tier_state == "UNREACHABLE"
     assert len(node.told) == 2

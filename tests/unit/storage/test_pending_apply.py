@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strata_mq.commands.common import Duplicate
-from strata_mq.commands.pending import drop, place, put_off
+from strata_mq.commands.pending import deliver, discard, reschedule
 from strata_mq.commands.rare import TrimCommand, TrimmedQueue
 from strata_mq.layout.batch import PartKind
 from strata_mq.layout.pending_rows import (
@@ -100,7 +100,7 @@ def test_placing_gives_offsets_in_the_order_of_the_items() -> None:
     items = []
     for offset, ordinal in enumerate((1, 2, 0), 1):
         key = PendingKey(ordinal + 1, index, ordinal)
-        items.append(place(key, row_of(log, key), TOPIC_ID, 0, offset))
+        items.append(deliver(key, row_of(log, key), TOPIC_ID, 0, offset))
     now_ms = START_MS + 7_000
     resolve_index = log.resolve(*items, now_ms=now_ms)
     assert queue_of(log) == [(0, 1, 0), (1, index, 2), (2, index, 3), (3, index, 1)]
@@ -133,8 +133,10 @@ def test_an_id_row_keeps_the_name_and_is_repeated_on_the_day_of_the_placing() ->
     log = Log()
     index = log.append((part_key(), [message(1, START_MS + 2 * DAY_MS), message(2, START_MS)]))
     keys = [PendingKey(START_MS + 2 * DAY_MS, index, 0), PendingKey(START_MS, index, 1)]
-    log.resolve(place(keys[1], row_of(log, keys[1]), TOPIC_ID, 0, 0))
-    log.resolve(place(keys[0], row_of(log, keys[0]), TOPIC_ID, 0, 1), now_ms=START_MS + 2 * DAY_MS)
+    log.resolve(deliver(keys[1], row_of(log, keys[1]), TOPIC_ID, 0, 0))
+    log.resolve(
+        deliver(keys[0], row_of(log, keys[0]), TOPIC_ID, 0, 1), now_ms=START_MS + 2 * DAY_MS
+    )
     ids = log.machine.rows.ids
     found = [ids.get(day, TOPIC_ID, message(1).message_id) for day in range(TODAY, TODAY + 3)]
     assert found == [keys[0].ref, None, keys[0].ref]
@@ -147,7 +149,7 @@ def test_a_half_message_may_go_to_a_dead_letter_topic() -> None:
     log = Log()
     index = log.append((part_key(PartKind.HALF), [message(1, START_MS)]))
     key = PendingKey(START_MS, index, 0)
-    log.resolve(place(key, row_of(log, key), DEAD_LETTER_TOPIC_ID, 3, 0))
+    log.resolve(deliver(key, row_of(log, key), DEAD_LETTER_TOPIC_ID, 3, 0))
     assert queue_of(log, DEAD_LETTER_TOPIC_ID, 3) == [(0, index, 1)]
     assert queue_of(log) == []
     ids = log.machine.rows.ids
@@ -159,7 +161,7 @@ def test_dropping_leaves_nothing_but_the_id() -> None:
     """Rolled back or recalled: no row, no pin; its name stays taken for repeats of the send."""
     log = Log()
     index = log.append((part_key(PartKind.HALF), [message(1, 5), message(2, 6)]))
-    log.resolve(drop(PendingKey(START_MS + 5, index, 0), TOPIC_ID))
+    log.resolve(discard(PendingKey(START_MS + 5, index, 0), TOPIC_ID))
     assert list(waiting(log)) == [PendingKey(START_MS + 6, index, 1)]
     assert list(pins(log)) == [PendingRef(index, 1)]
     assert queue_of(log) == []
@@ -184,7 +186,7 @@ def test_putting_off_moves_the_row_and_counts() -> None:
     log = Log()
     index = log.append((part_key(PartKind.HALF), [message(1, 5)]))
     for number, (before, after) in enumerate(((5, 50), (50, 50), (50, 7)), 1):
-        log.resolve(put_off(PendingKey(before, index, 0), TOPIC_ID, after, number))
+        log.resolve(reschedule(PendingKey(before, index, 0), TOPIC_ID, after, number))
         key = PendingKey(after, index, 0)
         assert list(waiting(log)) == [key]
         assert row_of(log, key).checks == number
@@ -199,11 +201,11 @@ def test_everything_may_happen_in_one_apply() -> None:
     row: PendingRow | None = None
     for log, apply in ((one, True), (other, False)):
         log.append((part_key(), [message(1, 5), message(2, 6)]), apply=apply)
-        log.resolve(put_off(key, TOPIC_ID, 60, 1), apply=apply)
+        log.resolve(reschedule(key, TOPIC_ID, 60, 1), apply=apply)
         row = row_of(log, key._replace(due_ms=60)) if apply else row
         assert row is not None
-        log.resolve(place(key._replace(due_ms=60), row, TOPIC_ID, 0, 0), apply=apply)
-        log.resolve(drop(PendingKey(6, 1, 1), TOPIC_ID))
+        log.resolve(deliver(key._replace(due_ms=60), row, TOPIC_ID, 0, 0), apply=apply)
+        log.resolve(discard(PendingKey(6, 1, 1), TOPIC_ID))
     assert list(one.machine.rows.all()) == list(other.machine.rows.all())
     assert queue_of(other) == [(0, 1, 1)]
     assert waiting(other) == {}
@@ -217,9 +219,9 @@ def test_what_contradicts_the_rows_stops_apply(how: str) -> None:
     key = PendingKey(5, index, 0)
     row = row_of(log, key)
     items = {
-        "twice": [place(key, row, TOPIC_ID, 0, 0), drop(key, TOPIC_ID)],
-        "unknown": [drop(key._replace(ordinal=8), TOPIC_ID)],
-        "offset": [place(key, row, TOPIC_ID, 0, 1)],
+        "twice": [deliver(key, row, TOPIC_ID, 0, 0), discard(key, TOPIC_ID)],
+        "unknown": [discard(key._replace(ordinal=8), TOPIC_ID)],
+        "offset": [deliver(key, row, TOPIC_ID, 0, 1)],
     }[how]
     before = list(log.machine.rows.all())
     with pytest.raises(ApplyError):
@@ -238,10 +240,10 @@ def test_a_repaired_log_is_applied_to_its_end() -> None:
     index = log.append((part_key(), [message(1, 5), message(2, 6), message(3, 7)]))
     keys = [PendingKey(5 + ordinal, index, ordinal) for ordinal in range(3)]
     rows = [row_of(log, key) for key in keys]
-    log.resolve(put_off(keys[1], TOPIC_ID, 66, 1))
+    log.resolve(reschedule(keys[1], TOPIC_ID, 66, 1))
     late = keys[1]._replace(due_ms=66)
-    log.resolve(place(keys[0], rows[0], TOPIC_ID, 0, 0), place(late, rows[1], TOPIC_ID, 0, 1))
-    log.resolve(drop(keys[2], TOPIC_ID))
+    log.resolve(deliver(keys[0], rows[0], TOPIC_ID, 0, 0), deliver(late, rows[1], TOPIC_ID, 0, 1))
+    log.resolve(discard(keys[2], TOPIC_ID))
 
     one_lost = log.lose(index, [1])
     assert queue_of(one_lost) == [(0, index, 1)]
@@ -339,7 +341,7 @@ def test_entries_behind_the_drop_of_their_topic_do_nothing() -> None:
     log.drop_topic()
     log.append((part_key(PartKind.PLAIN), [message(5)]), (part_key(), [message(6, 6)]))
     log.trim(TrimCommand(1, START_MS, [TrimmedQueue(TOPIC_ID, 0, 1)]))
-    log.resolve(place(keys[0], rows[0], TOPIC_ID, 0, 1), drop(keys[1], TOPIC_ID))
+    log.resolve(deliver(keys[0], rows[0], TOPIC_ID, 0, 1), discard(keys[1], TOPIC_ID))
     assert list(waiting(log)) == keys[2:]
     assert queue_of(log) == []
     assert log.machine.rows.queues.get(TOPIC_ID, 0) is None
@@ -348,7 +350,7 @@ def test_entries_behind_the_drop_of_their_topic_do_nothing() -> None:
         TrimCommand(1, START_MS, [], [PinRun(PendingRef(index, 0), PendingRef(index, 9))], keys[2:])
     )
     log.resolve(
-        place(keys[2], rows[2], DEAD_LETTER_TOPIC_ID, 3, 0), put_off(keys[3], TOPIC_ID, 50, 1)
+        deliver(keys[2], rows[2], DEAD_LETTER_TOPIC_ID, 3, 0), reschedule(keys[3], TOPIC_ID, 50, 1)
     )
     assert waiting(log) == {}
     assert queue_of(log, DEAD_LETTER_TOPIC_ID, 3) == []

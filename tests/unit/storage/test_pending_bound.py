@@ -59,7 +59,7 @@ def test_after_other_rows_it_begins_anew() -> None:
 
 
 async def test_apply_moves_the_bound_of_every_replica() -> None:
-    """What was delivered is passed; what is stored earlier is found."""
+    """Delivered messages are passed; a message that is stored earlier is found."""
     leader = LeaderUnderTest()
     bodies = [b"%d" % number for number in range(1_500)]
     leader.submit(bodies, [leader.now_ms() + at for at in range(1_500)], PartKind.DELAYED)

@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata_mq.commands.pending import ResolveItem, drop, place, put_off
+from strata_mq.commands.pending import ResolveItem, deliver, discard, reschedule
 from strata_mq.layout.batch import PartKind
 from strata_mq.layout.pending_rows import PendingKey, PendingRef, PendingRow, PinRow
 from strata_raft import Entry
@@ -30,7 +30,7 @@ SECOND_MS = 1_000
 
 @dataclass
 class Model:
-    """What a history must lead to."""
+    """Outcome that a history must lead to."""
 
     now_ms: int = START_MS
     numbers: int = 0
@@ -98,18 +98,18 @@ class History:
         key = PendingKey(due_ms, *ref)
         what = self.rng.random()
         if what < 0.2:
-            return drop(key, TOPIC_ID)
+            return discard(key, TOPIC_ID)
         if what < 0.4:
             later = due_ms + self.rng.randrange(20) * SECOND_MS
             model.waiting[ref] = (number, later, checks + 1)
-            return put_off(key, TOPIC_ID, later, checks + 1)
+            return reschedule(key, TOPIC_ID, later, checks + 1)
         row = self.log.machine.rows.pending.get(key)
         assert row is not None
         offset = len(model.queues[queue])
         model.queues[queue].append(number)
         model.stored_ms[queue].append(model.now_ms)
         model.placed[ref] = (queue, offset)
-        return place(key, row, TOPIC_ID, queue, offset)
+        return deliver(key, row, TOPIC_ID, queue, offset)
 
     def _retract(self) -> None:
         model, rng = self.model, self.rng
@@ -165,7 +165,7 @@ class History:
         cached = machine.consume_queues.runs(TOPIC_ID, queue, first, len(numbers))
         assert [base for base, run in stored if base + run.count > first] == [b for b, _ in cached]
         for base, run in stored:
-            # What searches by time and by index rely on.
+            # Searches by time and by index rely on this.
             assert last <= (run.offset_index, run.store_time_ms)
             last = (run.offset_index, run.store_time_ms)
             payload = b"".join(self.log.entries[run.raft_index - 1].payload)

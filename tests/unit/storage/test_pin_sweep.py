@@ -1,4 +1,4 @@
-"""Which pins a trim removes, a bounded number at a time."""
+"""Pins that a trim removes, a bounded number at a time."""
 
 from __future__ import annotations
 
@@ -91,19 +91,19 @@ async def test_pins_of_lost_messages_go() -> None:
     assert left(log) == [4]
 
 
-@pytest.mark.parametrize("pins_per_look", [3, 10, 64])
+@pytest.mark.parametrize("pins_per_scan", [3, 10, 64])
 async def test_a_sweep_is_bounded_and_goes_on_where_it_stopped(
-    monkeypatch: pytest.MonkeyPatch, pins_per_look: int
+    monkeypatch: pytest.MonkeyPatch, pins_per_scan: int
 ) -> None:
     """One message that waits at the front does not keep the pins behind it."""
-    monkeypatch.setattr(pin_sweep, "_PINS_PER_LOOK", pins_per_look)
+    monkeypatch.setattr(pin_sweep, "_PINS_PER_SCAN", pins_per_scan)
     pins = {1: WAITING} | {index: placed(index) for index in range(2, 100)}
     log, sweep = log_with(pins), PinSweep()
     before = len(left(log))
     for _ in range(100):
         assert await sweep_and_trim(log, sweep, 60) == 1
         after = len(left(log))
-        assert before - after <= 2 * pins_per_look
+        assert before - after <= 2 * pins_per_scan
         before = after
     assert left(log) == [1, *range(60, 100)]
 
@@ -112,7 +112,7 @@ async def test_an_unfinished_front_bounds_the_log_by_what_was_not_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The low index never passes a pin that may stay."""
-    monkeypatch.setattr(pin_sweep, "_PINS_PER_LOOK", 10)
+    monkeypatch.setattr(pin_sweep, "_PINS_PER_SCAN", 10)
     log = log_with({index: placed(index) for index in range(1, 50)})
     sweep, low_indexes = PinSweep(), []
     for _ in range(6):

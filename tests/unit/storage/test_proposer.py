@@ -1,4 +1,4 @@
-"""What a leader's proposer says of proposals when leadership is lost."""
+"""Answers of a leader's proposer to proposals when leadership is lost."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_settled_waits_for_what_is_under_way(
 async def test_a_repeat_is_refused_with_the_first_one(
     replica: FakeReplica, proposer: Proposer
 ) -> None:
-    """Who found nothing to do because of a proposal hears that the proposal came to nothing."""
+    """A caller that relied on a proposal hears that the proposal came to nothing."""
     first = proposer.propose((b"ack",))
     repeat = asyncio.ensure_future(proposer.settled())
     await asyncio.sleep(0)
@@ -81,7 +81,7 @@ async def test_a_repeat_is_refused_with_the_first_one(
 async def test_nothing_is_settled_after_leadership_was_lost(
     replica: FakeReplica, proposer: Proposer
 ) -> None:
-    """What was dropped unseen may not be called settled."""
+    """Proposals that were dropped unseen may not be called settled."""
     proposer.propose((b"ack",))
     replica.futures[0].set_exception(NotLeader(2))
     proposer.drop()

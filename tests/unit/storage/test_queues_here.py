@@ -1,4 +1,4 @@
-"""Which queues are a raft group's (rule 17), and which of them a pop of "any queue" covers."""
+"""Queues of a raft group (rule 17), and those that a pop of "any queue" covers."""
 
 from __future__ import annotations
 

@@ -32,7 +32,17 @@ def take(leader: LeaderUnderTest, count: int) -> None:
     """Let a consumer group take messages; that is proposed and not applied."""
     key = (CONSUMER_GROUP_ID, TOPIC_ID, QUEUE)
     lease_set = leader.sets.find_or_start(key, latest=False)
-    request = TakeRequest(count, 1_000_000, 30_000, False, 0, 0, False, 16, 0)
+    request = TakeRequest(
+        max_messages=count,
+        max_bytes=1_000_000,
+        invisible_ms=30_000,
+        auto_renew=False,
+        holder=0,
+        attempt=0,
+        fifo=False,
+        max_attempts=16,
+        dead_letter_topic_id=0,
+    )
     columns = [Columns(0, 3, None, [0] * 3, [5] * 3)]
     taken = lease_set.leases.take(request, leader.now_ms(), 3, columns)
     assert taken.change is not None

@@ -114,8 +114,8 @@ class Setup:
             metrics=metrics,
         )
 
-    async def look(self) -> None:
-        self.reconciler.look()
+    async def reconcile(self) -> None:
+        self.reconciler.reconcile()
         await self.tasks.drain(1.0)
 
 
@@ -123,7 +123,7 @@ async def test_a_new_replica_is_added_as_a_learner() -> None:
     """The step is performed by the raft group's leader."""
     added = meta.Replica(replica_id=4, node_id="node-4")
     replica = FakeReplica(1)
-    await Setup(view_of(row(1, replicas=[added])), replica).look()
+    await Setup(view_of(row(1, replicas=[added])), replica).reconcile()
     assert replica.calls == [([1, 2, 3], [4])]
 
 
@@ -131,11 +131,11 @@ async def test_a_replica_that_rebuilds_its_rows_gets_the_leadership_afterwards()
     """The preferred leader holds the whole log and none of the rows: first it applies."""
     replica = FakeReplica(1, rebuilding=frozenset({2}))
     setup = Setup(view_of(row(1, preferred_leader_node_id="node-2")), replica)
-    await setup.look()
+    await setup.reconcile()
     assert replica.calls == []
     replica.rebuilding = frozenset()
     setup.clock.advance(10)
-    await setup.look()
+    await setup.reconcile()
     assert replica.calls == [2]
 
 
@@ -145,14 +145,14 @@ async def test_a_leader_by_a_wish_stays_for_a_while() -> None:
     view = view_of(row(1, preferred_leader_node_id="node-2"))
     setup = Setup(view, replica, min_office_ms=3_000)
     for _ in range(3):
-        await setup.look()
+        await setup.reconcile()
         assert replica.calls == []
         setup.clock.advance(1)
-    await setup.look()
+    await setup.reconcile()
     assert replica.calls == [2]
     # It leads again in a later term: its time of office begins anew.
     replica.leads, replica.term = True, 9
-    await setup.look()
+    await setup.reconcile()
     assert replica.calls == [2]
 
 
@@ -162,17 +162,17 @@ async def test_who_must_go_waits_for_the_wish_and_goes_there_at_once() -> None:
     node = meta.Change(node=meta.Node(node_id="node-1", draining=True))
     view = view_of(node, row(1))
     setup = Setup(view, replica, min_office_ms=3_000, wish_wait_ms=1_000)
-    await setup.look()
+    await setup.reconcile()
     assert replica.calls == []
     change = row(1, preferred_leader_node_id="node-3")
     view.apply(meta.WatchResponse(revision=2, changes=[change]))
-    await setup.look()
+    await setup.reconcile()
     assert replica.calls == [3]
     other = FakeReplica(1)
     setup = Setup(view_of(node, row(1)), other, min_office_ms=3_000, wish_wait_ms=1_000)
-    await setup.look()
+    await setup.reconcile()
     setup.clock.advance(1)
-    await setup.look()
+    await setup.reconcile()
     assert other.calls == [2]
 
 
@@ -180,11 +180,11 @@ async def test_a_failed_step_is_tried_again_after_a_pause() -> None:
     """And not before."""
     replica = FakeReplica(1, fails=True)
     setup = Setup(view_of(row(1, preferred_leader_node_id="node-2")), replica)
-    await setup.look()
-    await setup.look()
+    await setup.reconcile()
+    await setup.reconcile()
     assert replica.calls == [2]
     setup.clock.advance(2)
-    await setup.look()
+    await setup.reconcile()
     assert replica.calls == [2, 2]
 
 
@@ -193,10 +193,10 @@ async def test_a_settled_raft_group_is_looked_at_when_the_metadata_changes() -> 
     replica = FakeReplica(1)
     view = view_of(row(1))
     setup = Setup(view, replica)
-    await setup.look()
+    await setup.reconcile()
     change = row(1, preferred_leader_node_id="node-3")
     view.apply(meta.WatchResponse(revision=2, changes=[change]))
-    await setup.look()
+    await setup.reconcile()
     assert replica.calls == [3]
 
 
@@ -206,16 +206,16 @@ async def test_steps_at_once_are_limited_and_followers_do_nothing() -> None:
     follower = FakeReplica(4, leads=False)
     rows = [row(group, preferred_leader_node_id="node-2") for group in (1, 2, 3, 4)]
     setup = Setup(view_of(*rows), *replicas, follower)
-    setup.reconciler.look()
+    setup.reconciler.reconcile()
     await asyncio.sleep(0)
     assert [bool(each.calls) for each in replicas] == [True, True, False]
-    await setup.look()
+    await setup.reconcile()
     assert [bool(each.calls) for each in replicas] == [True, True, True]
     assert follower.calls == []
 
 
 def test_what_is_desired_comes_from_row_and_nodes() -> None:
-    """Learners, the preferred node's replica, and replicas on nodes that shall not lead."""
+    """Learners, the preferred node's replica, and replicas on nodes that should not lead."""
     learner = meta.Replica(replica_id=4, node_id="node-4", learner=True)
     node = meta.Change(node=meta.Node(node_id="node-3", draining=True))
     change = row(1, replicas=[learner], preferred_leader_node_id="node-2")
@@ -231,11 +231,11 @@ async def test_a_node_that_must_not_lead_is_not_handed_the_leadership() -> None:
     """Not even when the row prefers it: nothing is tried until clock and disk let it."""
     replica = FakeReplica(1, unfit=frozenset({2}))
     setup = Setup(view_of(row(1, preferred_leader_node_id="node-2")), replica)
-    await setup.look()
+    await setup.reconcile()
     assert replica.calls == []
     replica.unfit = frozenset()
     setup.clock.advance(10)
-    await setup.look()
+    await setup.reconcile()
     assert replica.calls == [2]
 
 
@@ -260,7 +260,7 @@ class FakeNode:
 
 
 def test_a_heartbeat_tells_changes_and_a_full_one_everything() -> None:
-    """What is led, what no longer, who is damaged, whom it hears, and the load since the last."""
+    """It has leaderships gained and lost, damage, heard nodes, and the load since the last."""
     node = FakeNode(FakeReplica(1), FakeReplica(2))
     heartbeats = Heartbeats(
         "me",

@@ -1,4 +1,4 @@
-"""Which index rows are missing after a rebuild: all of them are found, wherever they are."""
+"""Index rows that are missing after a rebuild: all of them are found, wherever they are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strata_mq.layout.cq_rows import encode_cq_row
 from strata_mq.layout.rows import QueueRow
 from strata_state.memory_store import MemoryStore
 from strata_state.rows import GroupRows
-from strata_storage.tiering.refill import Hole, Later, holes, refill
+from strata_storage.tiering.refill import Hole, LogTail, holes, refill
 from strata_tier.objects import BlockColumns
 from strata_tier.objects.layout import BlockEntry, BlockFlag, checksum
 from strata_tier.objects.state import TieredQueue
@@ -50,7 +50,7 @@ def hole(first: int, end: int) -> Hole:
 
 
 def test_a_row_in_the_midst_hides_no_hole() -> None:
-    """What lies behind an entry that the log kept for another queue is missing, too."""
+    """Rows behind an entry that the log kept for another queue are missing, too."""
     runs = [(60, 6), (72, 30)]
     assert found(runs, min_offset=0, next_offset=102, tiered=(0, 90)) == [hole(0, 60), hole(66, 72)]
 
@@ -128,9 +128,9 @@ async def test_what_the_log_gave_up_is_below_the_local_offset() -> None:
     rows.unfinished.set(batch)
     store.write(batch)
 
-    async def later() -> Later:
-        return Later({(TOPIC_ID, QUEUE): 15}, set(), metadata)
+    async def read_tail() -> LogTail:
+        return LogTail({(TOPIC_ID, QUEUE): 15}, set(), metadata)
 
-    assert await refill(store, RAFT_GROUP, EmptyBlocks(), later) == ""
+    assert await refill(store, RAFT_GROUP, EmptyBlocks(), read_tail) == ""
     assert not rows.unfinished.is_set()
     assert rows.tier.local.get(TOPIC_ID, QUEUE) == 14

@@ -1,4 +1,4 @@
-"""What stands aside, for how long, and what goes first (rule 32)."""
+"""Segments that stand aside, for how long, and the ones that go first (rule 32)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_segments_outlive_the_log(folder: Folder) -> None:
 def test_a_file_system_without_links_gets_copies(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is put aside does not depend on the original."""
+    """The copy that is put aside does not depend on the original."""
 
     def refuse(source: Path, target: Path) -> None:
         raise PermissionError(1, "no links here")

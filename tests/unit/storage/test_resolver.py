@@ -1,4 +1,4 @@
-"""Who wins when a commit, a rollback, a recall and the due time race for a message (rule 1)."""
+"""Races of a commit, a rollback, a recall and the due time for a message (rule 1)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_of_commit_and_rollback_the_first_one_wins(leader: LeaderUnderTest
     commit = await start(leader.transactions.commit(half, TOPIC_ID))
     rollback = await start(leader.transactions.roll_back(half, TOPIC_ID))
     ((item,),) = [command.items for command in leader.resolves()]
-    assert item.action is ResolveAction.PLACE
+    assert item.action is ResolveAction.DELIVER
     assert not commit.done()
     assert not rollback.done()
     leader.commit()
@@ -186,10 +186,10 @@ async def test_a_commit_wins_against_a_check_in_flight(leader: LeaderUnderTest) 
     leader.clock.now_s = 6.0
     due_now(leader)
     commit = await start(leader.transactions.commit(half, TOPIC_ID))
-    put_off, place = (command.items[0] for command in leader.resolves())
-    assert put_off.action is ResolveAction.PUT_OFF
-    assert place.action is ResolveAction.PLACE
-    assert place.key.due_ms == put_off.offset_or_due
+    reschedule, place = (command.items[0] for command in leader.resolves())
+    assert reschedule.action is ResolveAction.RESCHEDULE
+    assert place.action is ResolveAction.DELIVER
+    assert place.key.due_ms == reschedule.offset_or_due
     leader.commit()
     assert await commit == Place(TOPIC_ID, 0, 0)
     assert list(leader.machine.rows.pending.keys()) == []
@@ -247,7 +247,7 @@ async def test_offsets_are_given_when_the_entry_is_proposed(leader: LeaderUnderT
 
 
 async def test_messages_side_by_side_share_a_queue_and_a_row(leader: LeaderUnderTest) -> None:
-    """What one append stored and is due together lies together; the next batch goes elsewhere."""
+    """Messages of one append that are due together lie together; the next batch goes elsewhere."""
     for number in range(3):
         leader.submit(
             [b"%d-%d" % (number, at) for at in range(5)], leader.now_ms(), PartKind.DELAYED

@@ -1,4 +1,4 @@
-"""What a raft group grants and revokes itself follows the metadata, and never older ones."""
+"""Slots that a raft group grants and revokes follow the metadata, and never older metadata."""
 
 from __future__ import annotations
 

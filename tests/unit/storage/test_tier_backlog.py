@@ -1,4 +1,4 @@
-"""What is uploaded next: every offset once, in order, never more than an object holds."""
+"""Order of uploads: every offset once, in order, never more than an object holds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Queues:
         self.runs.setdefault(key, []).append((base, CqRow(value)))
         self.ends[key] = base + count
 
-    # What a machine offers.
+    # The machine's side.
 
     @property
     def rows(self) -> Queues:
@@ -66,7 +66,7 @@ class Queues:
             (base, row) for base, row in self.runs[topic_id, queue] if base + row.count > offset
         )
 
-    # What the tier's state offers.
+    # The side of the tier's state.
 
     def commit_offset(self, topic_id: int, queue: int) -> int | None:
         return self.committed.get((topic_id, queue))
@@ -83,13 +83,13 @@ def backlog_of(queues: Queues) -> Backlog:
 
 
 def look_at_all(backlog: Backlog, rows_at_once: int = 2) -> None:
-    while not backlog.look(rows_at_once):
+    while not backlog.scan(rows_at_once):
         pass
 
 
 @pytest.mark.parametrize("round_", range(10))
 def test_everything_is_uploaded_once(round_: int) -> None:
-    """Whatever comes in whatever order, ranges of a queue follow each other up to its end."""
+    """Ranges of a queue follow each other up to its end, whatever comes in whatever order."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -156,7 +156,7 @@ def test_an_object_is_cut_at_its_size() -> None:
 
 
 def test_a_long_backlog_is_not_looked_at_again_and_again() -> None:
-    """Of a queue not more is looked at than an object takes; the rest comes after that."""
+    """A look takes no more of a queue than an object takes; the rest comes after that."""
     queues = Queues()
     backlog = backlog_of(queues)
     for _ in range(100):
@@ -190,7 +190,7 @@ def test_little_waits_until_it_is_old() -> None:
 
 
 def test_topics_without_a_tier_are_left_alone() -> None:
-    """What is not to be uploaded does not count; what is not known yet is looked at again."""
+    """Messages without a tier do not count; those of an unknown topic are looked at again."""
     queues = Queues()
     answers: dict[int, bool | None] = {TOPIC_ID: None, OTHER_TOPIC_ID: False}
     backlog = Backlog(queues, queues, answers.get, options=OPTIONS)  # type: ignore[arg-type]
@@ -200,7 +200,7 @@ def test_topics_without_a_tier_are_left_alone() -> None:
     look_at_all(backlog)
     assert backlog.choose() == []
     answers[TOPIC_ID] = True
-    backlog.look_again()
+    backlog.retry_unknown()
     look_at_all(backlog)
     assert backlog.choose() == [OffsetRange(TOPIC_ID, 0, 0, 5)]
 
@@ -226,7 +226,7 @@ def test_an_object_is_of_one_space() -> None:
 
 
 def test_many_queues_share_objects() -> None:
-    """Of 100,000 queues come no more objects than their bytes fill, and one for the flush."""
+    """100,000 queues make no more objects than their bytes fill, and one for the flush."""
     options = UploadOptions()
     queues = Queues(message_bytes=1_000)
     backlog = Backlog(queues, queues, lambda _: True, options=options)  # type: ignore[arg-type]

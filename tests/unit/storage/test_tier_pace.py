@@ -88,7 +88,7 @@ async def test_uploads_at_once_have_the_share_together() -> None:
 
 
 def test_old_messages_are_urgent() -> None:
-    """What has waited for longer than the limit is not held back."""
+    """Messages that have waited for longer than the limit are not held back."""
     pace = _Setup(PaceOptions(patience_ms=1_000)).pace
     assert not pace.is_urgent(1_000)
     assert pace.is_urgent(1_001)

@@ -56,7 +56,7 @@ def test_a_block_is_what_its_entry_has() -> None:
 
 @pytest.mark.parametrize("byte", range(0, 24 * 3, 5))
 def test_rows_that_say_something_else_are_not_uploaded(byte: int) -> None:
-    """Whatever column of a row differs from its entry's: nothing else compares each message."""
+    """A difference in any column of a row is found: nothing else compares each message."""
     log = _Log()
     columns = bytearray(log.view.row_columns(2, 3))
     columns[byte] ^= 1

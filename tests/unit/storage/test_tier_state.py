@@ -1,4 +1,4 @@
-"""What the tier's commands make of its rows; a stale one makes nothing of them."""
+"""Changes that the tier's commands make to its rows; a stale command makes none."""
 
 from __future__ import annotations
 

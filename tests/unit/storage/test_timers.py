@@ -31,14 +31,14 @@ async def test_a_message_is_delivered_at_its_time_and_not_before() -> None:
         assert proposed(leader) == []
         await let_pass(leader, 0.001)
         (item,) = proposed(leader)
-        assert item.action is ResolveAction.PLACE
+        assert item.action is ResolveAction.DELIVER
         leader.commit()
     assert leader.next_offsets() == {0: 1}
     assert leader.count("delivered") == 1
 
 
 async def test_messages_come_in_the_order_of_their_times() -> None:
-    """Whatever the order in which they were sent; equal times as they were sent."""
+    """Messages may be sent in any order; those of equal times come as they were sent."""
     leader = LeaderUnderTest(QUICK)
     async with running(leader):
         for number, delay_ms in enumerate((500, 100, 300, 100, 200)):
@@ -298,7 +298,7 @@ async def test_a_check_of_a_half_that_was_not_written_is_not_sent() -> None:
 
 
 async def test_checks_in_flight_are_limited() -> None:
-    """What does not fit is looked at again soon, and not counted."""
+    """Checks that do not fit are looked at again soon, and not counted."""
     leader = LeaderUnderTest(
         PendingOptions(turn_interval_ms=0, checks_in_flight_max=2, retry_ms=100)
     )

@@ -1,4 +1,4 @@
-"""What a raft group stored and handed out between two looks."""
+"""Messages that a raft group stored and handed out between two looks."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ async def test_a_pop_whose_time_is_over_leaves_nothing_behind() -> None:
 
 
 async def test_requests_of_parked_pops_are_limited_by_their_bytes() -> None:
-    """What is parked has room for so many; who is woken, or gives up, makes room."""
+    """Parked pops have room for so many bytes; one that is woken, or gives up, makes room."""
     waiters = Waiters(10, 1_000)
     parked = [asyncio.ensure_future(waiters.wait(7, 5, -1, 10, 450)) for _ in range(2)]
     await turn()

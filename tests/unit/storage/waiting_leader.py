@@ -174,7 +174,7 @@ class LeaderUnderTest:
     def on_dropped(self, what: DropKind, dropped_id: int) -> None:
         self.timers.recount()
 
-    # What the test does
+    # Calls of the test
 
     def now_ms(self) -> int:
         return self.clock.wall_ms()

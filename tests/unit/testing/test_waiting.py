@@ -14,7 +14,7 @@ class SpentError(Exception):
 
 
 async def test_it_goes_on_as_soon_as_it_holds() -> None:
-    """What other tasks do in their turns is seen; nothing is looked at again."""
+    """Changes by other tasks in their turns are seen; nothing is looked at again."""
     looks: list[int] = []
 
     def third() -> bool:

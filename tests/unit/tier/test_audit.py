@@ -49,7 +49,7 @@ async def _verified(store: MemoryObjectStore, *, is_deep: bool = True) -> AuditR
 
 
 async def test_a_manifest_is_the_tier_state() -> None:
-    """What a manifest gives back is the state that it was made of, row by row."""
+    """A manifest gives back the state that it was made of, row by row."""
     tier = Tier()
     manifest = await _filled(tier)
     again = decode_manifest(encode_manifest(manifest), manifest.key)
@@ -111,7 +111,7 @@ async def test_a_whole_bucket_is_verified() -> None:
 
 
 async def test_every_flipped_byte_in_the_bucket_is_found() -> None:
-    """Whatever object's byte is flipped, verification names that object."""
+    """Verification names the object with the flipped byte, whatever object it is."""
     store = MemoryObjectStore()
     await _filled(Tier(store))
     seed = random.randrange(2**32)

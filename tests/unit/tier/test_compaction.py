@@ -159,7 +159,7 @@ async def test_a_damaged_input_is_not_laundered() -> None:
 
 
 async def test_a_replacement_that_came_too_late_is_left_out() -> None:
-    """What retention changed meanwhile is not put back; the change as it is would be refused."""
+    """Ranges that retention changed are not put back; the unchanged change would be refused."""
     tier = Tier(MemoryObjectStore())
     for first in (0, 10, 20):
         offsets = range(first, first + 10)

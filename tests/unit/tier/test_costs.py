@@ -1,4 +1,4 @@
-"""What topics cost in the store."""
+"""Costs of topics in the store."""
 
 from __future__ import annotations
 

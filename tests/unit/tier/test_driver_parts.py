@@ -1,4 +1,4 @@
-"""What drivers share: bodies cut into parts, listings of trees, meanings of S3's answers."""
+"""Common parts of drivers: bodies cut into parts, listings of trees, meanings of S3's answers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def page_of(all_keys: set[str], prefix: str, after: str, limit: int) -> ObjectPa
 def test_a_tree_is_listed_as_a_flat_store_would(
     all_keys: set[str], prefix: str, after: str, limit: int
 ) -> None:
-    """Whatever the folders: the page is what sorting all keys gives, and says where to go on."""
+    """The page of any folders is what sorting all keys gives, and says where to go on."""
     wanted = sorted(key for key in all_keys if key.startswith(prefix) and key > after)
     page = page_of(all_keys, prefix, after, limit)
     assert [info.key for info in page.objects] == wanted[:limit]
@@ -145,7 +145,7 @@ def test_answers_of_s3(status: int, code: str, kind: type[StoreError]) -> None:
 
 
 def test_failures_of_boto3() -> None:
-    """What fails before an answer came is told apart too."""
+    """Failures before an answer came are told apart too."""
     url = "http://127.0.0.1:1"
     failures = {
         StoreTimeoutError: ConnectTimeoutError(endpoint_url=url),

@@ -73,7 +73,7 @@ async def _read_everything(
 
 
 async def test_a_reader_finds_every_flipped_bit() -> None:
-    """Whatever bit of whatever object is flipped behind its header, some read says so."""
+    """A flipped bit behind the header of any object is told by some read."""
     store = MemoryObjectStore()
     tier, stored = await _filled(store)
     assert await _read_everything(store, tier, stored) == 0

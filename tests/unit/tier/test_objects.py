@@ -142,7 +142,7 @@ def test_a_name_follows_the_contents() -> None:
 
 
 def test_a_salted_name_is_nobody_elses() -> None:
-    """Whoever writes the same messages with a salt of its own writes another object."""
+    """A writer of the same messages with a salt of its own writes another object."""
     queues = [queue_of(messages_of(1, 0, range(5)))]
     keys = {plan_object(AUTHOR, queues, PlanOptions(salt=salt)).key for salt in (0, 1, 2, 1)}
     assert len(keys) == 3
@@ -197,7 +197,7 @@ def test_a_damaged_body_is_not_uploaded() -> None:
 
 
 async def test_every_flipped_byte_is_found() -> None:
-    """Whatever byte of an object is changed, opening it or reading all of it fails."""
+    """Opening an object or reading all of it fails, whatever byte of it is changed."""
     messages = messages_of(1, 0, range(6), keys=["k"])
     plan = plan_object(
         AUTHOR, [queue_of(messages), queue_of(messages_of(1, 1, [3, 5]))], PlanOptions(100)

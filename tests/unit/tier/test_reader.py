@@ -270,7 +270,7 @@ async def test_fetches_of_any_size_give_every_message_once(
 
 
 async def test_a_filtered_fetch_moves_less_data() -> None:
-    """Of a rare tag, little more than columns and the messages themselves are fetched; counted."""
+    """A fetch of a rare tag takes little more than columns and the messages themselves; counted."""
     setup = _Setup(tail_bytes=4_000, gap_bytes=100)
     setup.metrics.declare(READ_METRICS)
     setup.tier.block_bytes = 20_000
@@ -278,7 +278,7 @@ async def test_a_filtered_fetch_moves_less_data() -> None:
         replace(each, tag="rare" if each.offset % 50 == 0 else "often", body_bytes=500)
         for each in messages_of(1, 0, range(1_000))
     ]
-    # Of the last quarter no block holds the tag.
+    # No block of the last quarter holds the tag.
     messages = [replace(each, tag="often") if each.offset >= 750 else each for each in messages]
     await setup.tier.add([queue_of(messages)])
     hashes = frozenset((text_hash("rare"),))
@@ -302,7 +302,7 @@ async def test_single_messages_are_read_alone(setup: _Setup) -> None:
 
 
 async def test_a_scan_reads_ahead_in_few_requests() -> None:
-    """Who reads on gets blocks ahead in large requests, each byte once."""
+    """A client that reads on gets blocks ahead in large requests, each byte once."""
     setup = _Setup(request_bytes=8_000, ahead_first_bytes=4_000, ahead_max_bytes=32_000)
     setup.tier.block_bytes = 1_000
     messages = messages_of(1, 0, range(1_000), body_bytes=200)
@@ -340,7 +340,7 @@ async def test_more_reads_than_the_limit_are_refused() -> None:
 
 
 async def test_closing_ends_reads_with_an_error() -> None:
-    """Who waits for a read when the reader is closed gets an error, and is not cancelled itself."""
+    """A caller that waits for a read at the close gets an error, and is not cancelled itself."""
     setup = _Setup()
     await setup.tier.add([queue_of(messages_of(1, 0, range(10)))])
     setup.store.gate = asyncio.Event()

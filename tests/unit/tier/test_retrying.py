@@ -82,7 +82,7 @@ async def test_the_last_error_is_the_callers() -> None:
 
 @pytest.mark.parametrize("kind", [ObjectNotFoundError, RefusedError])
 async def test_errors_that_stay_are_not_repeated(kind: type[StoreError]) -> None:
-    """What another try cannot change is the caller's at once."""
+    """The caller gets at once an error that another try cannot change."""
     time = Time()
     with pytest.raises(kind):
         await gate(time).run(StoreOperation.GET, "k", failing(1, kind(STORE, "k", "no")))

@@ -11,7 +11,7 @@ from strata_tier.store.drivers.threads import Threads
 
 
 async def test_results_and_errors_come_back() -> None:
-    """What work returns or raises is the caller's."""
+    """The caller gets the results and errors of work."""
     threads = Threads("test", 2)
     assert await threads.run(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):

@@ -90,7 +90,7 @@ async def test_wrong_options_are_refused_when_opening() -> None:
 
 
 def test_no_key_is_the_folder_of_another() -> None:
-    """Whatever keys are allowed, none is a prefix of another at a slash."""
+    """No allowed key is a prefix of another at a slash."""
     allowed = ["a.x", "a/b.x", "a/b/c.x", "seg-1/2_3.manifest.json"]
     for key in allowed:
         check_key(key)

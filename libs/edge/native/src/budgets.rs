@@ -18,7 +18,7 @@ pub struct Budget {
     by_address: HashMap<IpAddr, u64>,
 }
 
-/// Who holds: a connection and its address.
+/// Holder of bytes: a connection and its address.
 #[derive(Clone, Copy)]
 pub struct Holder {
     pub connection: u64,
@@ -76,17 +76,32 @@ fn take_from<K: std::hash::Hash + Eq>(held: &mut HashMap<K, u64>, key: K, amount
     }
 }
 
-/// Bytes of large requests that are received or not yet answered; others wait in order.
+/// Bytes of large requests that are received or not yet answered; others wait.
 ///
+/// Connections take turns: a connection with many large requests does not delay the others.
+/// Requests that wait have the number of their turn; each connection has one request in a turn.
 /// Invariant: who waits fits in as soon as nobody holds anything, whatever its size.
 pub struct LargeRequests {
     limit: u64,
     next: u64,
+    /// The turn of the request that was let in last.
+    turn: u64,
     pub held_bytes: u64,
-    held: HashMap<u64, u64>,
-    waiting: BTreeMap<u64, (u64, oneshot::Sender<()>)>,
+    held: HashMap<Ticket, u64>,
+    waiting: BTreeMap<Ticket, Waiting>,
+    /// By connection, how many of its requests wait, and the turn of the last one.
+    last_turns: HashMap<u64, (u64, u64)>,
     /// Since when somebody waits.
     pub contended_since: Option<Instant>,
+}
+
+/// A large request: its turn when it began, and its number among all.
+pub type Ticket = (u64, u64);
+
+struct Waiting {
+    connection: u64,
+    size: u64,
+    granted: oneshot::Sender<()>,
 }
 
 impl LargeRequests {
@@ -94,9 +109,11 @@ impl LargeRequests {
         Self {
             limit,
             next: 0,
+            turn: 0,
             held_bytes: 0,
             held: HashMap::new(),
             waiting: BTreeMap::new(),
+            last_turns: HashMap::new(),
             contended_since: None,
         }
     }
@@ -106,29 +123,35 @@ impl LargeRequests {
     }
 
     /// Return a ticket, and what to wait for if there is no room now.
-    pub fn ask(&mut self, size: u64) -> (u64, Option<oneshot::Receiver<()>>) {
-        let ticket = self.next;
+    pub fn ask(&mut self, connection: u64, size: u64) -> (Ticket, Option<oneshot::Receiver<()>>) {
+        let number = self.next;
         self.next += 1;
         if self.waiting.is_empty() && self.fits(size) {
+            let ticket = (self.turn, number);
             self.hold(ticket, size);
             return (ticket, None);
         }
+        let (count, last) = self.last_turns.entry(connection).or_insert((0, self.turn));
+        *count += 1;
+        *last += 1;
+        let ticket = (*last, number);
         let (granted, grant) = oneshot::channel();
-        self.waiting.insert(ticket, (size, granted));
+        self.waiting.insert(ticket, Waiting { connection, size, granted });
         self.contended_since.get_or_insert_with(Instant::now);
         (ticket, Some(grant))
     }
 
     /// A request was answered, or given up.
-    pub fn end(&mut self, ticket: u64) {
-        self.waiting.remove(&ticket);
+    pub fn end(&mut self, ticket: Ticket) {
+        self.take_waiting(ticket);
         self.held_bytes -= self.held.remove(&ticket).unwrap_or(0);
-        while let Some((&first, (size, _))) = self.waiting.first_key_value() {
-            let size = *size;
+        while let Some((&first, waiting)) = self.waiting.first_key_value() {
+            let size = waiting.size;
             if !self.fits(size) {
                 break;
             }
-            if let Some((_, granted)) = self.waiting.remove(&first) {
+            if let Some(granted) = self.take_waiting(first) {
+                self.turn = first.0;
                 self.hold(first, size);
                 // A receiver that has gone ends its ticket itself.
                 let _ = granted.send(());
@@ -139,11 +162,23 @@ impl LargeRequests {
         }
     }
 
+    /// Take a request out of those that wait, if it is among them.
+    fn take_waiting(&mut self, ticket: Ticket) -> Option<oneshot::Sender<()>> {
+        let waiting = self.waiting.remove(&ticket)?;
+        if let Some((count, _)) = self.last_turns.get_mut(&waiting.connection) {
+            *count -= 1;
+            if *count == 0 {
+                self.last_turns.remove(&waiting.connection);
+            }
+        }
+        Some(waiting.granted)
+    }
+
     fn fits(&self, size: u64) -> bool {
         self.held.is_empty() || self.held_bytes + size <= self.limit
     }
 
-    fn hold(&mut self, ticket: u64, size: u64) {
+    fn hold(&mut self, ticket: Ticket, size: u64) {
         self.held.insert(ticket, size);
         self.held_bytes += size;
     }
@@ -202,5 +237,45 @@ impl Uploads {
             }
         }
         !self.pending.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_take_turns() {
+        let mut large = LargeRequests::new(10);
+        let (mut last, _) = large.ask(1, 10);
+        let mut waiting: Vec<_> = [1, 1, 1, 2, 2, 3].map(|who| (who, large.ask(who, 10))).into();
+        assert_eq!(large.waiting(), 6);
+        let mut order = Vec::new();
+        while !waiting.is_empty() {
+            large.end(last);
+            let let_in = waiting
+                .iter_mut()
+                .position(|(_, (_, grant))| {
+                    grant.as_mut().is_some_and(|one| one.try_recv().is_ok())
+                })
+                .expect("one is let in");
+            let (who, (ticket, _)) = waiting.remove(let_in);
+            order.push(who);
+            last = ticket;
+        }
+        assert_eq!(order, [1, 2, 3, 1, 2, 1]);
+        large.end(last);
+        assert_eq!((large.held_bytes, large.waiting(), large.last_turns.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn who_gives_up_leaves_nothing() {
+        let mut large = LargeRequests::new(10);
+        let (held, _) = large.ask(1, 10);
+        let (given_up, _grant) = large.ask(2, 10);
+        large.end(given_up);
+        assert_eq!((large.waiting(), large.last_turns.len()), (0, 0));
+        large.end(held);
+        assert_eq!(large.held_bytes, 0);
     }
 }

@@ -128,8 +128,8 @@ async fn begin(edge: &Edge, connection: &Connection, tcp: TcpStream) -> Option<H
         .max_send_buffer_size(options.send_buffer_bytes as usize)
         .max_pending_accept_reset_streams(resets)
         // Late data of as many streams as there may be is no error, and all that a client is
-        // refused before it has heard of the limit is within this one. What it has to pay for is
-        // counted as it goes out (guarded.rs); this bounds what waits for one that does not read.
+        // refused before it has heard of the limit is within this one. Its debt is counted as
+        // frames go out (guarded.rs); this bounds the data that waits for a client that does not read.
         .max_concurrent_reset_streams(streams as usize)
         .reset_stream_duration(LATE_DATA)
         .max_local_error_reset_streams(Some(resets.max(MAX_RESETS)))

@@ -137,7 +137,7 @@ impl Edge {
         // The port closes first: a client that is sent away comes back at once.
         accepting.abort();
         let _ = accepting.await;
-        // What the calls that end now have to say is said by their drops.
+        // The calls that end now report it when they are dropped.
         for connection in self.connections.borrow().values() {
             connection.end.notify_one();
         }
@@ -214,7 +214,7 @@ impl Edge {
     /// End a call because of a limit, and count it.
     pub fn refuse(&self, limit: Number, reason: &str) -> End {
         self.shared.add(limit, 1);
-        // Whoever is told has to find it counted.
+        // A listener has to find it counted.
         self.shared.signal();
         End::Status(RESOURCE_EXHAUSTED, reason.to_owned())
     }
@@ -270,7 +270,7 @@ impl Edge {
                 Err(_) => tokio::time::sleep(connection::RETRY_INTERVAL).await,
             }
         }
-        // Who connected before the port closed is served, and sent away.
+        // A client that connected before the port closed is served, and sent away.
         while let Ok(Ok((tcp, address))) =
             tokio::time::timeout(std::time::Duration::from_millis(1), listener.accept()).await
         {
@@ -330,7 +330,7 @@ impl Edge {
             *left -= 1;
             if *left == 0 {
                 of_address.remove(&ip);
-                // Who comes back in debt is still in debt.
+                // A client that comes back in debt is still in debt.
                 self.debts.borrow_mut().retain(|of, debt| {
                     debt.left_s() > 0.0 || (*of != ip && of_address.contains_key(of))
                 });

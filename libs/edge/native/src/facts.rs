@@ -1,4 +1,4 @@
-//! What Python may ask about a call beside its request: headers, the client's address, the time.
+//! Facts of a call that Python may ask for beside its request: headers, client's address, time.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use crate::shared::lock;
 
-/// Of all calls of a connection; what repeats is decoded once.
+/// Facts of all calls of a connection; repeated headers are decoded once.
 pub struct ConnectionFacts {
     pub peer: String,
     decoded: Mutex<Decoded>,

@@ -33,7 +33,7 @@ struct Message {
 /// Follows what a client sends, from its first byte on.
 pub struct ClientFrames {
     limits: Guard,
-    /// Of frames that are no requests; whoever takes it in sets it back.
+    /// Cost of frames that are no requests; the reader sets it back.
     pub cost_s: f64,
     /// Why the connection cannot go on.
     pub fault: Option<&'static str>,
@@ -198,7 +198,7 @@ impl ClientFrames {
                 self.cost_s += self.limits.control_cost_s;
             }
         } else if kind == RST_STREAM {
-            // Who answers the end of a call with a reset did not begin.
+            // A client that answers the end of a call with a reset did not begin.
             if self.late.streams.remove(&stream) {
                 return;
             }

@@ -12,6 +12,7 @@ use http::header::{HeaderName, HeaderValue, CONTENT_TYPE};
 use http::{HeaderMap, Response};
 use tokio::sync::oneshot;
 
+use crate::budgets::Ticket;
 use crate::edge::{Connection, Edge};
 use crate::shared::Number;
 
@@ -49,7 +50,7 @@ pub struct Messages {
     have: usize,
     /// Taken from the window and not given back, while a large request waits for room.
     owed: usize,
-    ticket: Option<u64>,
+    ticket: Option<Ticket>,
 }
 
 impl Messages {
@@ -97,7 +98,8 @@ impl Messages {
 
     /// Receive a large message: first of all there must be room for it.
     async fn collect_large(&mut self, size: usize) -> Outcome<()> {
-        let (ticket, grant) = self.edge.large.borrow_mut().ask(size as u64);
+        let who = self.connection.holder.connection;
+        let (ticket, grant) = self.edge.large.borrow_mut().ask(who, size as u64);
         self.ticket = Some(ticket);
         self.edge.show_large();
         if let Some(grant) = grant {

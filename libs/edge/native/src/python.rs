@@ -1,4 +1,4 @@
-//! What Python sees: `Server`, `HotCall`, `CallInfo`.
+//! Types that Python sees: `Server`, `HotCall`, `CallInfo`.
 
 use std::collections::HashMap;
 use std::os::fd::FromRawFd;
@@ -118,7 +118,7 @@ impl HotCall {
         if self.done() {
             return on_not_taken.map_or(Ok(()), |callback| call_soon(py, callback));
         }
-        // What is no bytes is refused before the call is taken for answered.
+        // A response that is not bytes is refused before the call counts as answered.
         let (frames, size) = framed(responses)?;
         self.answered();
         let notify = on_not_taken.is_some();
@@ -252,8 +252,16 @@ impl Server {
     }
 
     /// Take a pair of PEM texts for new connections; ValueError says why it cannot be used.
-    fn set_certificate(&self, certificate: &[u8], key: &[u8]) -> PyResult<()> {
-        let config = tls::config(certificate, key).map_err(PyValueError::new_err)?;
+    #[pyo3(signature = (certificate, key, min_version="1.2".to_owned(), ciphers=Vec::new()))]
+    fn set_certificate(
+        &self,
+        certificate: &[u8],
+        key: &[u8],
+        min_version: String,
+        ciphers: Vec<String>,
+    ) -> PyResult<()> {
+        let policy = tls::Policy { min_version, ciphers };
+        let config = tls::config(certificate, key, &policy).map_err(PyValueError::new_err)?;
         *lock(&self.core.shared.tls) = Some(config);
         Ok(())
     }

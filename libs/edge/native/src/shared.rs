@@ -1,4 +1,4 @@
-//! What the event loop's thread and the I/O thread share: two queues, counters, the certificate.
+//! State that the event loop's thread and the I/O thread share: two queues, counters, certificate.
 //!
 //! The I/O thread puts events and makes the eventfd readable; Python puts commands and wakes the
 //! I/O thread. Neither waits for the other, and the I/O thread never takes the GIL.
@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use crate::facts::CallFacts;
 
-/// What the I/O thread tells Python, in order.
+/// News from the I/O thread for Python, in order.
 pub enum Event {
     Hot {
         id: u64,
@@ -47,7 +47,7 @@ pub enum Event {
     },
 }
 
-/// What Python tells the I/O thread about one call.
+/// Order of Python to the I/O thread about one call.
 pub enum Command {
     /// All responses, then the end. `notify`: say whether the transport took them.
     Answer {

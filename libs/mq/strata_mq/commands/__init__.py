@@ -17,7 +17,7 @@ from strata_mq.commands.common import (
     encode_leases,
 )
 from strata_mq.commands.pending import (
-    PLACE_BYTES_MIN,
+    DELIVER_BYTES_MIN,
     RESOLVE_HEAD_BYTES,
     EndedAs,
     ResolveAction,
@@ -27,11 +27,11 @@ from strata_mq.commands.pending import (
     StoredPosition,
     decode_resolve,
     decode_retract,
-    drop,
+    deliver,
+    discard,
     encode_resolve,
     encode_retract,
-    place,
-    put_off,
+    reschedule,
 )
 from strata_mq.commands.rare import (
     DropCommand,
@@ -77,7 +77,7 @@ from strata_mq.commands.tier import (
 )
 
 __all__ = [
-    "PLACE_BYTES_MIN",
+    "DELIVER_BYTES_MIN",
     "RESOLVE_HEAD_BYTES",
     "VERSION",
     "AppendCommand",
@@ -125,7 +125,8 @@ __all__ = [
     "decode_tier_local",
     "decode_tier_pause",
     "decode_trim",
-    "drop",
+    "deliver",
+    "discard",
     "encode_append",
     "encode_dead_letter",
     "encode_drop",
@@ -142,6 +143,5 @@ __all__ = [
     "encode_tier_local",
     "encode_tier_pause",
     "encode_trim",
-    "place",
-    "put_off",
+    "reschedule",
 ]

@@ -33,7 +33,7 @@ class CommandKind(IntEnum):
     RETRACT = 11
     CLIENT_NAMES = 12
     REHASH = 13
-    # Of key-value tables; laid out by `strata_kv`, applied where the plugin `kv` is loaded.
+    # Key-value tables; `strata_kv` lays these out, and the plugin `kv` applies them.
     KV_WRITE = 20
     TIER_DISPATCH = 30
     TIER_CHANGE = 31
@@ -106,7 +106,7 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class PartResolution:
-    """What the leader decided for one part.
+    """Decision of the leader for one part.
 
     Attributes:
         queue: where its messages are; `NO_QUEUE` in a pending part.

@@ -25,7 +25,7 @@ _ITEM = struct.Struct(">BBHIQQIIQI")
 _POSITION = struct.Struct(">IIQ")
 
 RESOLVE_HEAD_BYTES = _HEAD.size
-PLACE_BYTES_MIN = _ITEM.size + PENDING_ROW_BYTES_MIN
+DELIVER_BYTES_MIN = _ITEM.size + PENDING_ROW_BYTES_MIN
 """Fewest bytes that give one offset away."""
 
 
@@ -33,11 +33,11 @@ class ResolveAction(IntEnum):
     """Outcome of a pending message."""
 
     # It takes an offset.
-    PLACE = 1
+    DELIVER = 1
     # It is gone: rolled back or recalled.
-    DROP = 2
+    DISCARD = 2
     # It waits until another time.
-    PUT_OFF = 3
+    RESCHEDULE = 3
 
 
 _ACTIONS = {int(action): action for action in ResolveAction}
@@ -58,18 +58,18 @@ _ENDS = {int(end): end for end in EndedAs}
 
 
 class ResolveItem(NamedTuple):
-    """One message of a RESOLVE command; made by `place`, `drop` and `put_off`.
+    """One message of a RESOLVE command; made by `deliver`, `discard` and `reschedule`.
 
     Attributes:
         action: see `ResolveAction`.
         key: the pending row as it is before.
-        topic_id: PLACE: of the queue it goes to, which may be a dead-letter topic's; else the
+        topic_id: DELIVER: of the queue it goes to, which may be a dead-letter topic's; else the
             message's.
-        queue: PLACE: where it goes.
-        offset_or_due: PLACE: its offset; PUT_OFF: the new due time.
-        checks: PUT_OFF: how often a producer was asked by then.
-        row: PLACE: the pending row, so that this entry alone says where the message is.
-        ended_as: DROP: why.
+        queue: DELIVER: where it goes.
+        offset_or_due: DELIVER: its offset; RESCHEDULE: the new due time.
+        checks: RESCHEDULE: how often a producer was asked by then.
+        row: DELIVER: the pending row, so that this entry alone says where the message is.
+        ended_as: DISCARD: why.
     """
 
     action: ResolveAction
@@ -87,7 +87,7 @@ class ResolveCommand:
     """RESOLVE: what becomes of pending messages.
 
     Attributes:
-        group_time_ms: when it was decided; the store time of what is placed.
+        group_time_ms: when it was decided; the store time of what is delivered.
         items: in the order in which their offsets rise.
     """
 
@@ -95,19 +95,21 @@ class ResolveCommand:
     items: Sequence[ResolveItem]
 
 
-def place(key: PendingKey, row: PendingRow, topic_id: int, queue: int, offset: int) -> ResolveItem:
+def deliver(
+    key: PendingKey, row: PendingRow, topic_id: int, queue: int, offset: int
+) -> ResolveItem:
     """Give a message its offset: the next one of (topic, queue) after what is in flight."""
-    return ResolveItem(ResolveAction.PLACE, key, topic_id, queue, offset, 0, row)
+    return ResolveItem(ResolveAction.DELIVER, key, topic_id, queue, offset, 0, row)
 
 
-def drop(key: PendingKey, topic_id: int, ended_as: EndedAs = EndedAs.UNKNOWN) -> ResolveItem:
+def discard(key: PendingKey, topic_id: int, ended_as: EndedAs = EndedAs.UNKNOWN) -> ResolveItem:
     """Give a message up."""
-    return ResolveItem(ResolveAction.DROP, key, topic_id, ended_as=ended_as)
+    return ResolveItem(ResolveAction.DISCARD, key, topic_id, ended_as=ended_as)
 
 
-def put_off(key: PendingKey, topic_id: int, due_ms: int, checks: int) -> ResolveItem:
+def reschedule(key: PendingKey, topic_id: int, due_ms: int, checks: int) -> ResolveItem:
     """Let a message wait until `due_ms`."""
-    return ResolveItem(ResolveAction.PUT_OFF, key, topic_id, 0, due_ms, checks)
+    return ResolveItem(ResolveAction.RESCHEDULE, key, topic_id, 0, due_ms, checks)
 
 
 def encode_resolve(command: ResolveCommand) -> bytes:
@@ -152,7 +154,7 @@ def decode_resolve(payload: bytes) -> ResolveCommand:
             items.append(
                 ResolveItem(_ACTIONS[action], key, topic_id, queue, offset, checks, row, _ENDS[end])
             )
-            if (row is None) == (action == ResolveAction.PLACE):
+            if (row is None) == (action == ResolveAction.DELIVER):
                 raise CommandError(f"RESOLVE item {len(items)} and its row do not fit")
     except (struct.error, ValueError, KeyError) as error:
         raise CommandError(f"RESOLVE is wrong at byte {at}: {error}") from error

@@ -101,7 +101,7 @@ class OwnCommand:
 
     slots: Sequence[SlotGrant]
     queues: Sequence[QueueGrant] = ()
-    # Of the metadata on which it was decided; 0: on none.
+    # Revision of the metadata on which it was decided; 0: on none.
     revision: int = 0
 
 
@@ -238,7 +238,7 @@ def decode_trim(payload: bytes) -> TrimCommand:
 
 
 class DropKind(IntEnum):
-    """What a DROP command drops."""
+    """Kind of thing that a DROP command drops."""
 
     TOPIC = 1
     CONSUMER_GROUP = 2

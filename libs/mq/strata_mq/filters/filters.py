@@ -55,7 +55,7 @@ class MessageFilter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """Which tags a subscription wants; `tags` and `tag_hashes` None: every message."""
+    """The tags that a subscription wants; `tags` and `tag_hashes` None: every message."""
 
     tags: frozenset[str] | None
     tag_hashes: frozenset[int] | None
@@ -81,7 +81,7 @@ class TagFilter:
 
 
 class SqlFilter:
-    """Which properties a subscription wants."""
+    """The condition on properties that a subscription sets."""
 
     __slots__ = ("_condition", "_reader", "_stepwise", "tag_hashes")
 

@@ -53,7 +53,7 @@ _COLUMN_BYTES_PER_MESSAGE = WORD_BYTES * 2 + LONG_BYTES * 3 + MESSAGE_ID_BYTES +
 
 
 class PartKind(IntEnum):
-    """What becomes of a part's messages once they are stored."""
+    """Fate of a part's messages once they are stored."""
 
     # They take their offsets at once.
     PLAIN = 0
@@ -85,7 +85,7 @@ class OutgoingMessage(NamedTuple):
 
 
 class PartKey(NamedTuple):
-    """What the messages of one part share. `queue` -1: the leader chooses."""
+    """The fields that all messages of a part share. `queue` -1: the leader chooses."""
 
     topic_id: int
     queue: int
@@ -210,7 +210,7 @@ class BatchView:
 
     Attributes:
         data: The batch's bytes.
-        parts: What it consists of, in order.
+        parts: Its parts, in order.
         message_count: Messages in all parts.
     """
 
@@ -317,6 +317,23 @@ class BatchView:
     def group_hashes(self, first: int, count: int) -> Sequence[int]:
         """Return message-group hashes of a run."""
         return self._longs(self._group_hashes_at, first, count)
+
+    def key_uses(self, first: int, count: int, base: int) -> list[tuple[int, int]]:
+        """Return (offset, key hash) for every key of a run whose first message has offset `base`.
+
+        Args:
+            first: ordinal of the first message.
+            count: messages of the run.
+            base: its offset.
+        """
+        counts_at = self._key_counts_at
+        counts = self.data[counts_at + first : counts_at + first + count]
+        if counts == b"\x01" * count:
+            skipped = sum(self.data[counts_at : counts_at + first])
+            hashes = self._longs(self._key_hashes_at, skipped, count)
+            return list(zip(range(base, base + count), hashes, strict=True))
+        from_first = base - first
+        return [(ordinal + from_first, one) for ordinal, one in self.key_hashes(first, count)]
 
     def key_hashes(self, first: int, count: int) -> list[tuple[int, int]]:
         """Return (ordinal, key hash) for every key of a run."""

@@ -24,7 +24,7 @@ _PIN_KEY = struct.Struct(">IBQI")
 # Raft group, kind, day, then the name of a message.
 _ENDED_KEY = struct.Struct(">IBHQI")
 _ENDED = struct.Struct(">BI")
-# What follows raft group and kind in a key.
+# Bytes that follow raft group and kind in a key.
 _PENDING_NAME = struct.Struct(">QQI")
 _PIN_NAME = struct.Struct(">QI")
 _KEY_HEAD_BYTES = 5
@@ -67,7 +67,7 @@ class PendingRef(NamedTuple):
 
 
 class PendingKey(NamedTuple):
-    """What finds a pending row; sorts as the rows do.
+    """Key of a pending row; sorts as the rows do.
 
     Attributes:
         due_ms: group time at which it is due.
@@ -146,14 +146,14 @@ PendingColumns = tuple[int, int, int, int, int, bytes, Sequence[int]]
 
 
 class PinState(IntEnum):
-    """What a pin says of its message."""
+    """Content of a pin: how its message ended."""
 
     # It waits; `PinRow.due_ms` finds its row.
     PENDING = 1
     # It has an offset.
     PLACED = 2
-    # Names an item of a RETRACT entry, not a message: the offset was given back. Of older versions;
-    # now there are rows of their own (`rows.RowKind.RETRACTED`).
+    # Names an item of a RETRACT entry, not a message: the offset was given back. Older versions
+    # wrote it; now there are rows of their own (`rows.RowKind.RETRACTED`).
     RETRACTED = 3
     # A repair of the log gave it up before it was placed (rule 8).
     LOST = 4

@@ -9,6 +9,7 @@ trust their bytes, which the store's own checksums cover.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -40,7 +41,7 @@ class RowKind(IntEnum):
     OWN_REVISION = 18
     RETRACTED = 19
     ENDED = 20
-    # Of key-value tables; laid out by `strata_kv`.
+    # Rows of key-value tables; `strata_kv` lays them out.
     KV_TABLE = 30
     KV_ITEM = 31
     KV_CHANGE = 32
@@ -96,6 +97,8 @@ _LEASE_KEY = struct.Struct(">IBIIIQ")
 _DAY_KEY = struct.Struct(">IBH")
 _ID_KEY = struct.Struct(">IBHI")
 _KEY_KEY = struct.Struct(">IBHIQIQ")
+_KEY_HEAD = struct.Struct(">IBHI")
+_KEY_TAIL_BYTES = 20
 _KEY_PREFIX = struct.Struct(">IBHIQ")
 _BROKER_KEY = struct.Struct(">IBQ")
 _TOMBSTONE_KEY = struct.Struct(">IBBI")
@@ -203,6 +206,18 @@ def message_key_key(
     return _KEY_KEY.pack(raft_group, RowKind.KEY, day, topic_id, key_hash, queue, offset)
 
 
+def message_keys_head(raft_group: int, day: int, topic_id: int) -> bytes:
+    """Return what the keys of all uses of message keys in a topic on a day begin with."""
+    return _KEY_HEAD.pack(raft_group, RowKind.KEY, day, topic_id)
+
+
+def message_key_tails(queue: int, uses: Sequence[tuple[int, int]]) -> list[bytes]:
+    """Return what follows `message_keys_head` for each (offset, key hash) of a queue."""
+    numbers = [number for offset, key_hash in uses for number in (key_hash, queue, offset)]
+    tails = struct.pack(">" + "QIQ" * len(uses), *numbers)
+    return [tails[at : at + _KEY_TAIL_BYTES] for at in range(0, len(tails), _KEY_TAIL_BYTES)]
+
+
 def message_key_prefix(raft_group: int, day: int, topic_id: int, key_hash: int) -> bytes:
     """Return the prefix of all uses of a message key on a day."""
     return _KEY_PREFIX.pack(raft_group, RowKind.KEY, day, topic_id, key_hash)
@@ -291,7 +306,7 @@ class AppliedRow(NamedTuple):
 
 
 class ConfigurationRow(NamedTuple):
-    """Who belonged to the raft group as of the applied index.
+    """Members of the raft group as of the applied index.
 
     Attributes:
         raft_index: of the configuration entry; 0: the configuration that the raft group began with.
@@ -336,7 +351,7 @@ class MoveRow(NamedTuple):
 
 
 class LocalRow(NamedTuple):
-    """Whose rows these are, on this node only.
+    """Owner of these rows, on this node only.
 
     Attributes:
         replica_id: the replica that wrote the raft group's rows.

@@ -8,7 +8,7 @@ _ATTEMPTS_MAX = 0xFFFF
 
 
 class TakeBatch:
-    """What one pop has so far: makes the leases, keeps to the request's limits.
+    """The messages that one pop has so far: makes the leases, keeps to the request's limits.
 
     Attributes:
         taken: (offset, lease) in delivery order.

@@ -22,7 +22,7 @@ def is_deliverable(lease: Lease) -> bool:
 
 
 class Order(Protocol):
-    """What `QueueLeases` needs of an order."""
+    """The part of an order that `QueueLeases` needs."""
 
     def added(self, offset: int, lease: Lease) -> None:
         """Note a new row; offsets only grow."""

@@ -82,8 +82,8 @@ class QueueLeases(QueueLeaseRows):
             max_changes: Rows after which one `expire` or `release_holder` stops (expire: at the
                 end of a batch).
             lost: Mark of each broker that is lost, and the group time since which what it took may
-                be undelivered: such a lease that runs out was no attempt. Whoever gives it keeps
-                it up to date.
+                be undelivered: such a lease that runs out was no attempt. The caller
+                keeps it up to date.
         """
         super().__init__(head, generation, rows, auto_renew_limit_ms=auto_renew_limit_ms)
         self._lost = {} if lost is None else lost
@@ -128,7 +128,7 @@ class QueueLeases(QueueLeaseRows):
         At least one message is given even if it is longer than max_bytes.
 
         Args:
-            request: What the pop wants.
+            request: The pop.
             now_ms: Group time.
             next_offset: First offset of the queue that holds no message yet.
             columns: Runs in order, without a gap, the first starting at or below head. Offsets
@@ -257,13 +257,31 @@ class QueueLeases(QueueLeaseRows):
         lease stays valid while it is held. `repeated`: an earlier try may have done it, and a
         missing row is OK whatever the time.
         """
-        lease = self._rows.get(offset)
-        if lease is None:
-            in_time = repeated or visible_at_ms == 0 or visible_at_ms > now_ms
-            return offset < self.head and generation == self.generation and in_time, None
-        if not self._is_held(lease, lease_number, generation, now_ms):
-            return False, None
-        return True, self._delete(offset, lease)
+        handle = (offset, lease_number, generation, visible_at_ms)
+        (valid,), change = self.ack_all((handle,), now_ms, repeated=repeated)
+        return valid, change
+
+    def ack_all(
+        self, handles: Iterable[tuple[int, int, int, int]], now_ms: int, *, repeated: bool = False
+    ) -> tuple[list[bool], LeaseChange | None]:
+        """Do what `ack` does for many (offset, lease number, generation, visible at ms) at once."""
+        rows, current = self._rows, self.generation
+        valid: list[bool] = []
+        gone: list[int] = []
+        for offset, lease_number, generation, visible_at_ms in handles:
+            lease = rows.get(offset)
+            if lease is None:
+                in_time = repeated or visible_at_ms == 0 or visible_at_ms > now_ms
+                valid.append(offset < self.head and generation == current and in_time)
+            elif self._is_held(lease, lease_number, generation, now_ms):
+                self._remove(offset, lease)
+                gone.append(offset)
+                valid.append(True)
+            else:
+                valid.append(False)
+        if not gone:
+            return valid, None
+        return valid, LeaseChange(current, self.head, False, (), tuple(gone))
 
     def change_invisible(
         self,
@@ -312,7 +330,7 @@ class QueueLeases(QueueLeaseRows):
                 self._order.became_visible(offset, changed)
         return LeaseChange(self.generation, self.head, False, ((offset, changed),))
 
-    def put_off_undelivered(
+    def reschedule_undelivered(
         self, offset: int, lease_number: int, generation: int, visible_at_ms: int
     ) -> LeaseChange | None:
         """Keep a message that cannot be read back until then; None: the lease has ended.

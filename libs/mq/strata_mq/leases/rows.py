@@ -125,6 +125,10 @@ class QueueLeaseRows:
         self._order = order
 
     def _delete(self, offset: int, lease: Lease) -> LeaseChange:
+        self._remove(offset, lease)
+        return LeaseChange(self.generation, self.head, False, (), (offset,))
+
+    def _remove(self, offset: int, lease: Lease) -> None:
         rows = self._rows
         del rows[offset]
         if lease.state is _LEASED:
@@ -138,7 +142,6 @@ class QueueLeaseRows:
         self._order.removed(offset, lease)
         if len(self._offsets) > 2 * len(rows) + _INDEX_SLACK:
             self._offsets = deque(rows)
-        return LeaseChange(self.generation, self.head, False, (), (offset,))
 
     def _make_visible(
         self, offset: int, lease: Lease, now_ms: int, lease_number: int | None = None

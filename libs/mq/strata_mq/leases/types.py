@@ -81,10 +81,10 @@ class LeaseChange(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """What a pop may look at of a run of messages: offsets base .. base + count - 1.
+    """The part of a run of messages that a pop may read: offsets base .. base + count - 1.
 
     Attributes:
-        base_offset: Of the first message.
+        base_offset: Offset of the first message.
         message_count: Messages of the run.
         selected: Ordinals, rising, of the messages that the consumer's filter lets through; the
             others are passed over. None: all.
@@ -113,7 +113,7 @@ def broker_mark(boot_id: int) -> int:
     return (boot_id & 0xFFFF) or int(boot_id != 0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TakeRequest:
     """One pop on one queue."""
 

@@ -2,8 +2,11 @@
 
 from strata_mq.requests.errors import Code, RequestError
 from strata_mq.requests.handle import ReceiptHandle, decode_handle, encode_handle
+from strata_mq.requests.handle_keys import HandleKeys
 from strata_mq.requests.names import (
+    DEAD_LETTER_PREFIX,
     MAX_NAMESPACE_LENGTH,
+    OWN_PREFIX,
     REDRIVE_GROUP,
     TABLE_PREFIX,
     TRANSACTION_DEAD_LETTER_GROUP,
@@ -11,10 +14,13 @@ from strata_mq.requests.names import (
     check_namespace,
     check_new_consumer_group,
     check_new_topic,
+    check_not_own_consumer_group,
+    check_not_own_topic,
     check_topic,
     dead_letter_topic,
     is_dead_letter_topic,
     is_own_consumer_group,
+    is_own_topic,
     is_table_topic,
 )
 from strata_mq.requests.pending_handle import (
@@ -56,12 +62,14 @@ from strata_mq.requests.validation import (
 
 __all__ = [
     "ACCEPTED_TYPES",
+    "DEAD_LETTER_PREFIX",
     "DEFAULT_CONSUMER_POLICY",
     "DEFAULT_LIMITS",
     "DEFAULT_PRODUCER_POLICY",
     "MAX_MESSAGE_ID_LENGTH",
     "MAX_NAMESPACE_LENGTH",
     "ORDERED_TYPES",
+    "OWN_PREFIX",
     "REDRIVE_GROUP",
     "RESERVED_PROPERTIES",
     "TABLE_PREFIX",
@@ -72,6 +80,7 @@ __all__ = [
     "CustomizedBackoff",
     "ExponentialBackoff",
     "HandleForm",
+    "HandleKeys",
     "Limits",
     "MessageType",
     "PendingHandle",
@@ -86,6 +95,8 @@ __all__ = [
     "check_namespace",
     "check_new_consumer_group",
     "check_new_topic",
+    "check_not_own_consumer_group",
+    "check_not_own_topic",
     "check_overhead",
     "check_receive_invisible",
     "check_topic",
@@ -97,6 +108,7 @@ __all__ = [
     "encode_pending_handle",
     "is_dead_letter_topic",
     "is_own_consumer_group",
+    "is_own_topic",
     "is_table_topic",
     "message_type_of",
     "polling_ms",

@@ -72,9 +72,9 @@ class RequestError(Exception):
     """A request, or one entry of it, that cannot be served.
 
     Attributes:
-        code: What clients switch on.
-        text: What clients log; the code's name when there is no better text, because some
-            clients' tests look for the name in it.
+        code: The number that clients switch on.
+        text: The text that clients log; the code's name when there is no better text, because
+            tests of some clients look for the name in it.
     """
 
     def __init__(self, code: Code, text: str = "") -> None:

@@ -29,9 +29,10 @@ _RESERVED_TOPICS = frozenset(
 )
 _RESERVED_TOPIC_PREFIXES = ("RMQ_SYS_", "rmq_sys_")
 _RESERVED_GROUP_PREFIX = "CID_RMQ_SYS_"
-# What only StrataMQ itself makes and uses.
-_OWN_PREFIX = "__strata"
-_OWN_TOPIC_PREFIXES = (DEAD_LETTER_PREFIX, TABLE_PREFIX, _OWN_PREFIX)
+OWN_PREFIX = "__strata"
+"""Begin of names that only StrataMQ itself makes and uses."""
+
+_OWN_TOPIC_PREFIXES = (DEAD_LETTER_PREFIX, TABLE_PREFIX, OWN_PREFIX)
 
 REDRIVE_GROUP = "strata-redrive"
 """Consumer group in which dead letters are taken to be sent again."""
@@ -92,13 +93,37 @@ def check_new_consumer_group(name: str) -> None:
             StrataMQ's own.
     """
     check_consumer_group(name)
-    if name.startswith(_OWN_PREFIX) or name in _OWN_GROUPS:
-        raise RequestError(Code.ILLEGAL_CONSUMER_GROUP, f"the name {name} is reserved")
+    check_not_own_consumer_group(name)
 
 
 def is_own_consumer_group(name: str) -> bool:
     """Whether a consumer group is StrataMQ's own, which no client consumes with."""
-    return name in _OWN_GROUPS
+    return name in _OWN_GROUPS or name.startswith(OWN_PREFIX)
+
+
+def is_own_topic(name: str) -> bool:
+    """Whether a topic is StrataMQ's own: brokers alone write it, nobody changes or deletes it."""
+    return name.startswith(OWN_PREFIX)
+
+
+def check_not_own_topic(name: str) -> None:
+    """Check that a topic is not one that only brokers write.
+
+    Raises:
+        RequestError: ILLEGAL_TOPIC.
+    """
+    if name.startswith(OWN_PREFIX):
+        raise RequestError(Code.ILLEGAL_TOPIC, f"names that begin with {OWN_PREFIX} are reserved")
+
+
+def check_not_own_consumer_group(name: str) -> None:
+    """Check that a consumer group is not StrataMQ's own.
+
+    Raises:
+        RequestError: ILLEGAL_CONSUMER_GROUP.
+    """
+    if is_own_consumer_group(name):
+        raise RequestError(Code.ILLEGAL_CONSUMER_GROUP, f"the name {name} is reserved")
 
 
 def check_namespace(name: str) -> None:

@@ -76,9 +76,9 @@ DEFAULT_CONSUMER_POLICY = RetryPolicy(
         )
     ),
 )
-"""What a consumer group has that was made without a policy."""
+"""Policy of a consumer group that was made without one."""
 
 DEFAULT_PRODUCER_POLICY = RetryPolicy(
     max_attempts=3, backoff=ExponentialBackoff(initial_ms=10, max_ms=1000, multiplier=2.0)
 )
-"""What producers are told in their settings."""
+"""Policy that producers get in their settings."""

@@ -36,7 +36,7 @@ MAX_MESSAGE_ID_LENGTH = 255
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one request may ask for."""
+    """Limits of one request."""
 
     max_body_bytes: int = 4 * 1024 * 1024
     # User properties, tag and keys together, in UTF-8.
@@ -75,7 +75,7 @@ def check_message(
     """Check one message, except its topic and type.
 
     Args:
-        limits: What is allowed.
+        limits: The limits.
         body_bytes: Length of the body.
         message_id: Chosen by the client.
         tag: "" for none.
@@ -279,7 +279,7 @@ def polling_ms(limits: Limits, wanted_ms: int, remaining_ms: int | None) -> int:
 
     Args:
         limits: The wait is brought between their two bounds.
-        wanted_ms: What the client asks for.
+        wanted_ms: The time that the client asks for.
         remaining_ms: Until the call's deadline, with time for the answer taken off; None: no
             deadline.
 

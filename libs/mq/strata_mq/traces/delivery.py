@@ -45,7 +45,7 @@ _CACHED_SENDERS_MAX = 4096
 
 
 class StoreFragments(NamedTuple):
-    """What `store_fragment` and `user_property_fragment` put together, for a native pass.
+    """The parts that `store_fragment` and `user_property_fragment` join, for a native pass.
 
     Attributes:
         body_digest_md5: before the 32 digits.
@@ -139,6 +139,7 @@ def store_fragment(
 
 
 @lru_cache(maxsize=_CACHED_SENDERS_MAX)
+@lru_cache(maxsize=1024)
 def sender_fragment(client_id: str) -> bytes:
     """Return what the broker adds to system properties to say who sent a message.
 

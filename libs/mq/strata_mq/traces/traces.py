@@ -27,11 +27,11 @@ from strata_mq.leases.types import LeaseState
 MAX_CLIENT_ID_BYTES = 255
 
 _BLOCK_BITS = 8
-# Of an offset's 8 bytes: those that name its block, then its place in the block.
+# An offset has 8 bytes: these name its block, the others its place in the block.
 _PLACE_AT = 7
 # Consumer group, group time.
 _HEAD = struct.Struct(">IQ")
-# What, messages - 1.
+# The kind, messages - 1.
 _ITEM = struct.Struct(">BB")
 # The first fields of a lease row: state, flags, attempts, max attempts, broker, lease number,
 # dead-letter topic, visible at, taken at, holder.
@@ -49,7 +49,7 @@ _NAMES_MAX = 0xFFFF
 
 
 class TraceKind(IntEnum):
-    """What happened to a message; numbers of `strata.storage.v1.TraceEventKind`."""
+    """Kind of an event of a message; numbers of `strata.storage.v1.TraceEventKind`."""
 
     DELIVERED = 1
     # Its consumer set a new time at which it is visible again.
@@ -168,7 +168,7 @@ def _lease_event(consumer_group_id: int, time_ms: int, lease: tuple[int, ...]) -
 
 
 class ClientName(NamedTuple):
-    """Whose hash stands in leases."""
+    """The name whose hash is in leases."""
 
     holder: int
     client_id: str

@@ -91,7 +91,7 @@ class SnapshotReader(Protocol):
 class SnapshotStore(Protocol):
     """Gives and takes the rows of one replica as a whole; a replica without one never does.
 
-    What runs in a thread is called one at a time, while the driver applies nothing.
+    Methods that run in a thread are called one at a time, while the driver applies nothing.
     """
 
     def low_index(self) -> int:
@@ -167,8 +167,8 @@ class TrafficClass(IntEnum):
 
     Rule 15. LEASE: requests whose entries are all urgent (`Replica.is_urgent`: acks, releases) and
     what has no entries; APPEND: other entries; FETCH: entries that were read from the disk for a
-    follower that is behind; CONTROL: all else. Of one raft group none overtakes another, CONTROL
-    aside.
+    follower that is behind; CONTROL: all else. No message of a raft group overtakes another
+    one, CONTROL aside.
     """
 
     CONTROL = 0

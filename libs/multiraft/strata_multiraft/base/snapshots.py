@@ -22,7 +22,7 @@ class SnapshotFetch:
 
     Attributes:
         raft_group: the raft group's id.
-        source_replica_id: who shall give it.
+        source_replica_id: the replica that should give it.
         target_replica_id: who asks.
         index: the snapshot that was offered, or, when a call is made again, the one that began.
         term: of the entry at `index`.
@@ -45,7 +45,7 @@ class SnapshotFetch:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotStart:
-    """What follows: at least as new as what was asked for.
+    """Header of a snapshot that follows: at least as new as the one that was asked for.
 
     `first_entry_index`: the lowest index among the entries; `index + 1` if there are none.
     """

@@ -394,7 +394,7 @@ class MultiRaft:
 
     def reopen_empty(self, replica: Replica) -> None:
         """Replace the raft core by that of an empty replica; what is durable of it binds it."""
-        opened = self._opener.open_voided(replica.spec, lambda: self._source.offer(replica))
+        opened = self._opener.open_truncated(replica.spec, lambda: self._source.offer(replica))
         self._outbox.write_failed(replica)
         self._synced_sequences[replica.replica_id] = 0
         replica.replaced(opened.node, opened.stored)
@@ -503,7 +503,7 @@ class MultiRaft:
                 continue  # a replica that cannot store its own vote must not campaign (rule 11)
             # Asked before the tick: the answers to its heartbeats would wake the leader again.
             if replica.is_ready_leader() and self.liveness.may_rest(replica):
-                self.ticker.rest(replica)
+                self.ticker.quiesce(replica)
                 continue
             self.perform(replica, replica.node.tick())
             may_lead = self.liveness.may_campaign() and not self._writer.is_disk_full

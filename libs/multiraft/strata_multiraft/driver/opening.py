@@ -109,7 +109,7 @@ class Opener:
         )
         return OpenedReplica(node, stored, damage, floor, is_interrupted=False)
 
-    def open_voided(
+    def open_truncated(
         self, spec: ReplicaSpec, offer: Callable[[], SnapshotMetadata | None]
     ) -> OpenedReplica:
         """Open a replica whose rows and entries are void; term, vote and floor hold."""

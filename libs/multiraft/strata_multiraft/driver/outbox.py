@@ -89,7 +89,7 @@ class Outbox:
                 continue  # a clock that is off must not lead (rule 4)
             traffic = _class_of(replica, message)
             if traffic is not TrafficClass.CONTROL:
-                # Of one raft group none overtakes another.
+                # No message of a raft group overtakes another one.
                 way = node_id, replica.raft_group
                 traffic = self._lowest[way] = max(traffic, self._lowest.get(way, traffic))
             self._ready.setdefault((node_id, traffic), []).append(

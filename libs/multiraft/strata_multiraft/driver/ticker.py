@@ -84,9 +84,9 @@ class Ticker:
         self._decided.pop(replica.raft_group, None)
         self.resting.pop(replica.raft_group, None)
         if self.ticked.pop(replica.raft_group, None) is not None:
-            replica.rests()
+            replica.quiesced()
 
-    def rest(self, replica: Replica) -> None:
+    def quiesce(self, replica: Replica) -> None:
         """Tick a replica no more until it is woken."""
         if replica.raft_group in self.ticked:
             self.leave(replica)

@@ -72,7 +72,7 @@ class Writer:
         self._options = options
         self._owner = owner
         self._writes: deque[Write] = deque()
-        # What the writer's thread has.
+        # Work that the writer's thread has.
         self._under_way: Sequence[Write] = ()
         self._idle: asyncio.Future[None] | None = None
         self._stopping = False

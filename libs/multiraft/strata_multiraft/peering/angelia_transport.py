@@ -1,8 +1,8 @@
 """Raft messages to other nodes over Angelia: one connection per peer, frames of many raft groups.
 
-`send` and `send_beat` never await (rule 15). All messages of one turn of the event loop leave in
-one frame. A few frames are under way at a time, some of them reserved for control traffic, so that
-a slow peer that receives entries still gets heartbeats. A failed frame is lost: its sender is
+`send` and `send_heartbeat` never await (rule 15). All messages of one turn of the event loop leave
+in one frame. A few frames are under way at a time, some of them reserved for control traffic, so
+that a slow peer that receives entries still gets heartbeats. A failed frame is lost: its sender is
 informed, a pause follows, and only store heartbeats try the connection again.
 
 The transport knows neither raft nor whether a peer is alive: that is `store_liveness.py`.
@@ -104,7 +104,7 @@ class AngeliaTransport:
         self._pump_soon(peer)
         return True
 
-    def send_beat(self, node_id: str, beat: raft_pb2.Beat) -> None:
+    def send_heartbeat(self, node_id: str, beat: raft_pb2.Beat) -> None:
         """Send a heartbeat with the next frame; a heartbeat that still waits is replaced."""
         if not self._stopped:
             peer = self._peer(node_id)

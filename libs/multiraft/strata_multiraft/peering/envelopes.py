@@ -59,7 +59,7 @@ def size_bytes(envelope: Envelope) -> int:
     message = envelope.message
     if isinstance(message, AppendRequest):
         fixed = _PREFIX.size + _APPEND_REQUEST.size + _ENTRY_COLUMN_BYTES * len(message.entries)
-        return fixed + sum(entry.size_bytes() for entry in message.entries)
+        return fixed + sum([entry.size_bytes() for entry in message.entries])
     return _PREFIX.size + _APPEND_RESPONSE.size
 
 

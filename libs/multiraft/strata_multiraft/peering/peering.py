@@ -33,7 +33,7 @@ from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import OnFatal, Tasks
 
 # Twice as many as are kept for a comparison: some get lost.
-_BEATS_COMPARED = 16
+_HEARTBEATS_COMPARED = 16
 
 
 class PeerPlaces(Protocol):
@@ -62,6 +62,8 @@ class Peering:
     Attributes:
         links: the driver's way to the other nodes.
         group_clock: this node's clock within bounds of the others', for stamps of leaders.
+        machine_of: machine of a node, which is one voice among the clocks; each node by itself
+            unless it is set before `attach`.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Peering:
         self.servicer = RaftServicer(identity.node_id)
         self._identity = identity
         self._node_of = directory.node_of
+        self.machine_of: Callable[[str], str] = lambda node_id: node_id
         self.links = PeerLinks(self.transport, directory.node_of, self.fetcher)
         self._clock = clock
         self._metrics = metrics
@@ -109,11 +112,11 @@ class Peering:
         self.group_clock = BoundedClock(
             clock,
             max_skew_ms=liveness.max_clock_skew_ms,
-            notice_s=_BEATS_COMPARED * liveness.beat_interval_ms / 1000,
+            notice_s=_HEARTBEATS_COMPARED * liveness.heartbeat_interval_ms / 1000,
         )
 
     def attach(self, multiraft: MultiRaft) -> None:
-        """Serve this driver: frames reach it, its raft groups may rest.
+        """Serve this driver: frames reach it, its raft groups may quiesce.
 
         Args:
             multiraft: the driver, made with this object's `transport` and `fetcher`.
@@ -128,12 +131,13 @@ class Peering:
             metrics=self._metrics,
         )
         self._liveness.on_compared = self.group_clock.compared
+        self._liveness.machine_of = self.machine_of
         self.transport.on_lost = multiraft.unreachable
         self.servicer.attach(multiraft, self._liveness)
 
     async def start(self) -> None:
         """Begin to send heartbeats."""
-        self._tasks.spawn("beat", self._beat(self._attached()))
+        self._tasks.spawn("beat", self._keep_heartbeats(self._attached()))
 
     async def stop(self) -> None:
         """Fall silent and close all connections."""
@@ -163,7 +167,7 @@ class Peering:
         assert self._liveness is not None, "attach comes first"
         return self._liveness
 
-    async def _beat(self, liveness: StoreLiveness) -> None:
+    async def _keep_heartbeats(self, liveness: StoreLiveness) -> None:
         while True:
             due_s = liveness.on_time()
             await asyncio.sleep(max(0.0, due_s - self._clock.monotonic_s()))

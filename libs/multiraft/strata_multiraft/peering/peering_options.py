@@ -26,7 +26,7 @@ class TransportOptions:
             support timeout.
         connect_timeout_ms: a peer that does not answer by then is tried again later.
         deliver_timeout_ms: a frame not answered by then is lost.
-        reconnect_first_ms: after a failed frame nothing but beats is taken for so long.
+        reconnect_first_ms: after a failed frame nothing but heartbeats is taken for so long.
         reconnect_max_ms: the pause doubles with every further failure up to this.
     """
 
@@ -51,23 +51,23 @@ class LivenessOptions:
     """Times of store liveness (rules 4, 13, 14).
 
     Attributes:
-        beat_interval_ms: distance of beats to every peer.
-        support_timeout_ms: support of a peer ends when it acknowledged none of the beats that fit
-            into this time.
-        quiet_after_ticks: ticks of a leader without news after which its raft group may rest.
+        heartbeat_interval_ms: distance of heartbeats to every peer.
+        support_timeout_ms: support of a peer ends when it acknowledged none of the heartbeats that
+            fit into this time.
+        quiesce_after_ticks: ticks of a leader without news after which its raft group may quiesce.
         campaign_step_ms: the survivors of a raft group campaign so far apart; more than the time
             by which they notice the silence apart, else they split the votes.
         campaign_spread_ms: campaigns of different raft groups are spread over this.
-        campaign_attempts: how often a survivor asks again, each `beat_interval_ms` later, since
-            the others may notice the silence a little later.
+        campaign_attempts: how often a survivor asks again, each `heartbeat_interval_ms` later,
+            since the others may notice the silence a little later.
         max_clock_skew_ms: further off the median of the nodes, a node does not campaign.
         hand_over_interval_ms: how often a node with a wrong clock tries to hand over.
-        max_peers: nodes with which beats are exchanged.
+        max_peers: nodes with which heartbeats are exchanged.
     """
 
-    beat_interval_ms: int = 100
+    heartbeat_interval_ms: int = 100
     support_timeout_ms: int = 600
-    quiet_after_ticks: int = 10
+    quiesce_after_ticks: int = 10
     campaign_step_ms: int = 300
     campaign_spread_ms: int = 50
     campaign_attempts: int = 3
@@ -76,7 +76,7 @@ class LivenessOptions:
     max_peers: int = 256
 
     def __post_init__(self) -> None:
-        if self.support_timeout_ms < 3 * self.beat_interval_ms:
+        if self.support_timeout_ms < 3 * self.heartbeat_interval_ms:
             raise ValueError("support_timeout_ms must be 3 heartbeat intervals or more")
 
 

@@ -28,9 +28,9 @@ class DrivenRaftGroups:
         """See `RaftGroups.replicas`."""
         return self._multiraft.replicas()
 
-    def rest(self, raft_group: int) -> None:
-        """See `RaftGroups.rest`."""
-        self._multiraft.ticker.rest(self.replicas()[raft_group])
+    def quiesce(self, raft_group: int) -> None:
+        """See `RaftGroups.quiesce`."""
+        self._multiraft.ticker.quiesce(self.replicas()[raft_group])
 
     def wake(self, raft_group: int) -> None:
         """See `RaftGroups.wake`."""

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Protocol
 
 from strata.raft.v1 import raft_pb2
+from strata_angelia.methods import immediate
 from strata_angelia.ports import BAD_REQUEST, UNAVAILABLE, AngeliaError, CallContext
 from strata_multiraft.base.errors import SnapshotRefused
 from strata_multiraft.base.ports import Envelope
@@ -31,13 +32,13 @@ class RaftReceiver(Protocol):
         """Read the snapshot of a raft group led here; raises SnapshotRefused."""
 
 
-class BeatReceiver(Protocol):
+class HeartbeatReceiver(Protocol):
     """Store liveness, `StoreLiveness`."""
 
     def frame_from(self, node_id: str, boot_id: int) -> None:
         """Take note of the sender's life."""
 
-    def beat_from(self, node_id: str, beat: raft_pb2.Beat) -> None:
+    def heartbeat_from(self, node_id: str, beat: raft_pb2.Beat) -> None:
         """Take a store heartbeat."""
 
 
@@ -51,21 +52,22 @@ class RaftServicer:
     def __init__(self, node_id: str) -> None:
         self._node_id = node_id
         self._receiver: RaftReceiver | None = None
-        self._beats: BeatReceiver | None = None
+        self._heartbeats: HeartbeatReceiver | None = None
 
-    def attach(self, receiver: RaftReceiver, beats: BeatReceiver) -> None:
+    def attach(self, receiver: RaftReceiver, heartbeats: HeartbeatReceiver) -> None:
         """Serve from now on; before, calls fail with UNAVAILABLE."""
-        self._receiver, self._beats = receiver, beats
+        self._receiver, self._heartbeats = receiver, heartbeats
 
     def detach(self) -> None:
         """Serve no more."""
-        self._receiver = self._beats = None
+        self._receiver = self._heartbeats = None
 
+    @immediate
     async def deliver(
         self, request: raft_pb2.DeliverRequest, context: CallContext
     ) -> raft_pb2.DeliverResponse:
         """Take raft messages and a store heartbeat of another node."""
-        if self._receiver is None or self._beats is None:
+        if self._receiver is None or self._heartbeats is None:
             raise AngeliaError(UNAVAILABLE, "the node is not ready")
         if request.target_node_id != self._node_id or not request.source_node_id:
             return raft_pb2.DeliverResponse(accepted=False)
@@ -76,11 +78,11 @@ class RaftServicer:
             raise AngeliaError(BAD_REQUEST, str(error)) from error
         # A new life first: it voids what was thought of the old one. The beat last: it speaks of
         # a state that the messages bring about.
-        self._beats.frame_from(request.source_node_id, request.source_boot_id)
+        self._heartbeats.frame_from(request.source_node_id, request.source_boot_id)
         if envelopes:
             self._receiver.receive(envelopes)
         if request.HasField("beat"):
-            self._beats.beat_from(request.source_node_id, request.beat)
+            self._heartbeats.heartbeat_from(request.source_node_id, request.beat)
         return raft_pb2.DeliverResponse(accepted=True)
 
     async def fetch_snapshot(

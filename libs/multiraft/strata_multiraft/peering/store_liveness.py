@@ -29,9 +29,9 @@ from typing import NamedTuple, Protocol
 from strata.raft.v1 import raft_pb2
 from strata_multiraft.base.metrics import METRICS
 from strata_multiraft.peering.angelia_transport import PeerIdentity
-from strata_multiraft.peering.beats import PeerBeats, skew_ms
+from strata_multiraft.peering.heartbeats import PeerHeartbeats, skew_ms
 from strata_multiraft.peering.peering_options import LivenessOptions
-from strata_multiraft.peering.quiet import FollowedQuiet, LedQuiet, QuietItem, mix
+from strata_multiraft.peering.quiesced import FollowedQuiesced, LedQuiesced, QuiescedGroup, mix
 from strata_multiraft.replica.replica import Replica
 from strata_raft import NO_REPLICA, Role
 from strata_raft.quorum import is_quorum
@@ -41,13 +41,13 @@ from strata_runtime.metrics import Metrics
 NodeOf = Callable[[int], str | None]
 """The node of a replica id; None: not known now."""
 
-_BEATS_BETWEEN_AUDITS = 10
+_HEARTBEATS_BETWEEN_AUDITS = 10
 
 
-class Beats(Protocol):
+class HeartbeatSender(Protocol):
     """The transport of heartbeats; `AngeliaTransport` is one."""
 
-    def send_beat(self, node_id: str, beat: raft_pb2.Beat) -> None:
+    def send_heartbeat(self, node_id: str, beat: raft_pb2.Beat) -> None:
         """Send a heartbeat, or lose it."""
 
     def forget(self, node_id: str) -> None:
@@ -60,7 +60,7 @@ class RaftGroups(Protocol):
     def replicas(self) -> Mapping[int, Replica]:
         """Return the hosted replicas by raft group."""
 
-    def rest(self, raft_group: int) -> None:
+    def quiesce(self, raft_group: int) -> None:
         """Stop ticking a raft group."""
 
     def wake(self, raft_group: int) -> None:
@@ -88,7 +88,7 @@ class StoreLiveness:
     Args:
         identity: this node and its boot id.
         groups: the driver.
-        beats: the transport.
+        heartbeats: the transport.
         node_of: places replicas; asked anew each time.
         clock: monotonic for silence, wall for the comparison of clocks.
         options: times and limits.
@@ -99,7 +99,7 @@ class StoreLiveness:
         self,
         identity: PeerIdentity,
         groups: RaftGroups,
-        beats: Beats,
+        heartbeats: HeartbeatSender,
         *,
         node_of: NodeOf,
         clock: Clock,
@@ -109,25 +109,25 @@ class StoreLiveness:
         metrics.declare(METRICS)
         self._identity = identity
         self._groups = groups
-        self._beats = beats
+        self._heartbeats = heartbeats
         self._node_of = node_of
         self._clock = clock
         self._options = options
-        self._interval_s = options.beat_interval_ms / 1000
+        self._interval_s = options.heartbeat_interval_ms / 1000
         self._peers: dict[str, _Peer] = {}
         self._idle: dict[int, _Idle] = {}
         # Resting raft groups: led from here, with the nodes of their other replicas; followed
         # here, with the node that leads.
-        self._led: dict[int, tuple[QuietItem, frozenset[str]]] = {}
+        self._led: dict[int, tuple[QuiescedGroup, frozenset[str]]] = {}
         self._followed: dict[int, str] = {}
         self._campaigns: list[_Campaign] = []
-        self._next_beat_s = clock.monotonic_s()
-        self._next_hand_over_s = self._next_beat_s
-        self._beat_count = 0
+        self._next_heartbeat_s = clock.monotonic_s()
+        self._next_hand_over_s = self._next_heartbeat_s
+        self._heartbeat_count = 0
         self._skew_ms = 0
-        # What was learned of a clock outlives its node's silence: a node whose clock is off does
-        # not forget it because one of those that are right is gone.
+        # A clock that is off is not forgotten when a right one falls silent. One for each machine.
         self._clocks_ms: dict[str, float] = {}
+        self.machine_of: Callable[[str], str] = lambda node_id: node_id
         self.on_compared: Callable[[int], None] = lambda skew_ms: None
         self._peer_marks: Mapping[str, int] = {}
         self._lost_total = metrics.counter("strata_peer_support_lost_total")
@@ -144,8 +144,8 @@ class StoreLiveness:
     def heard_nodes(self) -> tuple[list[str], list[str]]:
         """Return the peers that have this node's support, and those that have not, sorted."""
         peers = sorted(self._peers.items())
-        heard = [node_id for node_id, peer in peers if peer.beats.supported]
-        return heard, [node_id for node_id, peer in peers if not peer.beats.supported]
+        heard = [node_id for node_id, peer in peers if peer.heartbeats.supported]
+        return heard, [node_id for node_id, peer in peers if not peer.heartbeats.supported]
 
     def clock_skew_ms(self) -> int:
         """Return this node's clock minus the median of all nodes' (rule 4)."""
@@ -166,12 +166,12 @@ class StoreLiveness:
             self._idle[replica.raft_group] = _Idle(news)
             return False
         idle.ticks += 1
-        if idle.ticks < self._options.quiet_after_ticks:
+        if idle.ticks < self._options.quiesce_after_ticks:
             return False
         nodes = self._nodes_at_rest(replica)
         if nodes is None:
             return False
-        item = QuietItem(replica.raft_group, *news)
+        item = QuiescedGroup(replica.raft_group, *news)
         self._led[replica.raft_group] = item, nodes
         for node_id in nodes:
             if self._is_supported(node_id):
@@ -200,32 +200,32 @@ class StoreLiveness:
     def may_lead(self, node_id: str) -> bool:
         """See `Liveness.may_lead`; of a peer that is not heard nothing is known."""
         peer = self._peers.get(node_id)
-        offset_ms = peer.beats.offset_ms() if peer is not None and peer.beats.supported else None
-        if offset_ms is None:
+        if peer is None or not peer.heartbeats.supported:
             return True
-        return abs(offset_ms + self._skew_ms) <= self._options.max_clock_skew_ms
+        offset_ms, limit_ms = peer.heartbeats.offset_ms(), self._options.max_clock_skew_ms
+        return offset_ms is None or abs(offset_ms + self._skew_ms) <= limit_ms
 
     def tell_disk_mark(self) -> None:
         """See `Liveness.tell_disk_mark`."""
-        self._send_beats()
+        self._send_heartbeats()
 
     # -- from other nodes ------------------------------------------------------------------------
 
     def frame_from(self, node_id: str, boot_id: int) -> None:
         """Take note of the life a frame comes from, before what is in the frame."""
         peer = self._peer(node_id)
-        if peer is not None and peer.beats.life(boot_id):
+        if peer is not None and peer.heartbeats.life(boot_id):
             self._restarts_total.add(1)
             for raft_group in self._led_with(node_id):
                 self._groups.wake(raft_group)
             self._leaders_lost_at(node_id)
 
-    def beat_from(self, node_id: str, beat: raft_pb2.Beat) -> None:
+    def heartbeat_from(self, node_id: str, beat: raft_pb2.Beat) -> None:
         """Take a heartbeat, after the raft messages of its frame."""
         peer = self._peer(node_id)
         if peer is None:
             return
-        news = peer.beats.received(beat, self._identity.boot_id, self._clock.wall_ms())
+        news = peer.heartbeats.received(beat, self._identity.boot_id, self._clock.wall_ms())
         if not news.fresh:
             return
         if news.regained:
@@ -237,12 +237,12 @@ class StoreLiveness:
         for raft_group in beat.wake:
             if raft_group in peer.led.groups:
                 self._groups.wake(raft_group)
-        self._take_quiet(node_id, peer, beat)
+        self._take_quiesced(node_id, peer, beat)
         peer.followed.compare(beat.quiet_count, beat.quiet_hash)
 
-    def _take_quiet(self, node_id: str, peer: _Peer, beat: raft_pb2.Beat) -> None:
+    def _take_quiesced(self, node_id: str, peer: _Peer, beat: raft_pb2.Beat) -> None:
         """Rest in what the peer leads quietly, or refuse; wake what its full list lacks."""
-        items = [QuietItem(q.raft_group, q.term, q.last_index) for q in beat.quiet]
+        items = [QuiescedGroup(q.raft_group, q.term, q.last_index) for q in beat.quiet]
         if beat.quiet_full:
             for raft_group in peer.followed.missing_in(items):
                 self._groups.wake(raft_group)
@@ -251,14 +251,14 @@ class StoreLiveness:
                 continue
             if item.raft_group in peer.followed.groups:
                 self._groups.wake(item.raft_group)
-            if peer.beats.supported and self._agrees(node_id, item):
-                self._groups.rest(item.raft_group)
+            if peer.heartbeats.supported and self._agrees(node_id, item):
+                self._groups.quiesce(item.raft_group)
                 peer.followed.groups.add(item)
                 self._followed[item.raft_group] = node_id
             else:
                 peer.followed.refused.add(item.raft_group)
 
-    def _agrees(self, node_id: str, item: QuietItem) -> bool:
+    def _agrees(self, node_id: str, item: QuiescedGroup) -> bool:
         """Tell whether a replica here follows that node's leader and has all it has."""
         replica = self._groups.replicas().get(item.raft_group)
         return (
@@ -280,34 +280,34 @@ class StoreLiveness:
             When to call again, in seconds of the monotonic clock; something may come up before.
         """
         now_s = self._clock.monotonic_s()
-        if now_s >= self._next_beat_s:
-            self._next_beat_s = now_s + self._interval_s
-            self._beat(now_s)
+        if now_s >= self._next_heartbeat_s:
+            self._next_heartbeat_s = now_s + self._interval_s
+            self._heartbeat(now_s)
         self._run_campaigns(now_s)
         if self._campaigns:
-            return min(self._next_beat_s, self._campaigns[0].due_s)
-        return self._next_beat_s
+            return min(self._next_heartbeat_s, self._campaigns[0].due_s)
+        return self._next_heartbeat_s
 
-    def _beat(self, now_s: float) -> None:
-        if self._beat_count % _BEATS_BETWEEN_AUDITS == 0:
+    def _heartbeat(self, now_s: float) -> None:
+        if self._heartbeat_count % _HEARTBEATS_BETWEEN_AUDITS == 0:
             self._follow_placement()
             self._audit()
-        self._beat_count += 1
+        self._heartbeat_count += 1
         self._compare_clocks(now_s)
         self._learn_disk_marks()
-        self._send_beats()
+        self._send_heartbeats()
         for node_id, peer in list(self._peers.items()):
-            if peer.beats.lose():
+            if peer.heartbeats.lose():
                 self._lost_total.add(1)
                 self._rest_without(node_id, peer)
                 self._leaders_lost_at(node_id)
 
-    def _send_beats(self) -> None:
+    def _send_heartbeats(self) -> None:
         for node_id, peer in self._peers.items():
-            self._beats.send_beat(node_id, self._make_beat(peer))
+            self._heartbeats.send_heartbeat(node_id, self._make_heartbeat(peer))
 
-    def _make_beat(self, peer: _Peer) -> raft_pb2.Beat:
-        beat = peer.beats.next_beat(self._clock.wall_ms())
+    def _make_heartbeat(self, peer: _Peer) -> raft_pb2.Beat:
+        beat = peer.heartbeats.next_heartbeat(self._clock.wall_ms())
         named, beat.quiet_full = peer.led.take(beat.number)
         for item in named:
             beat.quiet.add(raft_group=item.raft_group, term=item.term, last_index=item.last_index)
@@ -330,11 +330,11 @@ class StoreLiveness:
         wanted = {node_id for node_id in placed if node_id not in (None, self._identity.node_id)}
         for node_id in sorted(filter(None, wanted)):
             self._peer(node_id)
-        for node_id in [n for n, peer in self._peers.items() if not peer.beats.supported]:
+        for node_id in [n for n, peer in self._peers.items() if not peer.heartbeats.supported]:
             if node_id not in wanted:
                 del self._peers[node_id]
-                self._clocks_ms.pop(node_id, None)
-                self._beats.forget(node_id)
+                self._clocks_ms.pop(self.machine_of(node_id), None)
+                self._heartbeats.forget(node_id)
 
     def _audit(self) -> None:
         """Wake what cannot go on resting, whatever happened to it unseen (a failed apply)."""
@@ -350,9 +350,9 @@ class StoreLiveness:
         # The others' clocks by this node's monotonic one: steps of its own clock do not touch them.
         own_ms = self._clock.wall_ms() - now_s * 1000
         for node_id, peer in self._peers.items():
-            offset_ms = peer.beats.offset_ms()
-            if offset_ms is not None and peer.beats.supported:
-                self._clocks_ms[node_id] = own_ms + offset_ms
+            offset_ms = peer.heartbeats.offset_ms()
+            if offset_ms is not None and peer.heartbeats.supported:
+                self._clocks_ms[self.machine_of(node_id)] = own_ms + offset_ms
         offsets = [round(clock_ms - own_ms) for clock_ms in self._clocks_ms.values()]
         self._skew_ms = skew_ms(offsets)
         if offsets:
@@ -364,7 +364,8 @@ class StoreLiveness:
         self._groups.hand_over(led)
 
     def _learn_disk_marks(self) -> None:
-        marks = {n: peer.beats.disk_mark for n, peer in self._peers.items() if peer.beats.supported}
+        heard = {node_id: peer.heartbeats for node_id, peer in self._peers.items()}
+        marks = {node_id: each.disk_mark for node_id, each in heard.items() if each.supported}
         if marks != self._peer_marks:
             self._peer_marks = marks
             self._groups.set_peer_disk_marks(marks)
@@ -469,13 +470,13 @@ class StoreLiveness:
 
     def _is_supported(self, node_id: str | None) -> bool:
         peer = self._peers.get(node_id) if node_id is not None else None
-        return peer is not None and peer.beats.supported
+        return peer is not None and peer.heartbeats.supported
 
     def _peer(self, node_id: str) -> _Peer | None:
         peer = self._peers.get(node_id)
         if peer is None and len(self._peers) < self._options.max_peers:
             options = self._options
-            max_unconfirmed = options.support_timeout_ms // options.beat_interval_ms
+            max_unconfirmed = options.support_timeout_ms // options.heartbeat_interval_ms
             peer = self._peers[node_id] = _Peer(max_unconfirmed)
         return peer
 
@@ -488,12 +489,12 @@ class StoreLiveness:
 class _Peer:
     """One other node: its heartbeats, and the quiesced raft groups between it and this node."""
 
-    __slots__ = ("beats", "followed", "led")
+    __slots__ = ("followed", "heartbeats", "led")
 
     def __init__(self, max_unconfirmed: int) -> None:
-        self.beats = PeerBeats(max_unconfirmed)
-        self.led = LedQuiet()
-        self.followed = FollowedQuiet()
+        self.heartbeats = PeerHeartbeats(max_unconfirmed)
+        self.led = LedQuiesced()
+        self.followed = FollowedQuiesced()
 
 
 class _Idle:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Driver(Protocol):
-    """What a replica asks of the driver."""
+    """The part of the driver that a replica needs."""
 
     in_flight: InFlightLimits
     options: MultiRaftOptions

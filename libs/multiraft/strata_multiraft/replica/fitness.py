@@ -86,7 +86,7 @@ class Fitness:
         self._commit_at_tick = self._node().commit_index
         self._node().note_due(self.commits.a_while_ago() if may_lead else 0)
 
-    def rests(self) -> None:
+    def quiesced(self) -> None:
         """No ticks come from now on."""
         self._commit_at_tick = self._commit_at_last_tick = -1
 

@@ -388,9 +388,9 @@ class Replica:
         applied = self.machine.applied_index(), self.machine.applied_term()
         self.stored.trimmed_to(first_index, applied)
 
-    def rests(self) -> None:
+    def quiesced(self) -> None:
         """No ticks come from now on."""
-        self.fitness.rests()
+        self.fitness.quiesced()
 
     def applied_configuration(self) -> Configuration:
         """Return the configuration as of the applied index."""

@@ -65,7 +65,7 @@ def void_frame(replica_id: int, raft_group: int, floor: Floor) -> Frame:
     """Return the entry of index 0, which ends all earlier ones of the replica (rule 9).
 
     Args:
-        replica_id: whose log is voided.
+        replica_id: whose log is truncated.
         raft_group: its raft group.
         floor: term and index of the entry up to which others must count on it (rule 8).
     """

@@ -51,7 +51,7 @@ STORE_METRICS: tuple[MetricSpec, ...] = (
         "strata_tier_store_requests_in_flight_limit",
         "gauge",
         "1",
-        "`StoreOptions.max_requests_in_flight`.",
+        "Most concurrent requests to a store (tier.max_requests_in_flight).",
         _STORE,
     ),
     MetricSpec(
@@ -61,7 +61,7 @@ STORE_METRICS: tuple[MetricSpec, ...] = (
         "strata_tier_store_requests_waiting_limit",
         "gauge",
         "1",
-        "`StoreOptions.requests_waiting`.",
+        "Most requests that may wait for a turn.",
         _STORE,
     ),
     MetricSpec(
@@ -172,13 +172,25 @@ READ_METRICS: tuple[MetricSpec, ...] = (
         "bytes",
         "Bytes of the blocks in memory.",
     ),
-    MetricSpec("strata_tier_cache_limit_bytes", "gauge", "bytes", "`TierReadOptions.cache_bytes`."),
+    MetricSpec(
+        "strata_tier_cache_limit_bytes",
+        "gauge",
+        "bytes",
+        "Most bytes of blocks in memory (tier.cache_bytes).",
+    ),
     MetricSpec(
         "strata_tier_index_bytes", "gauge", "bytes", "Bytes of the indexes of objects in memory."
     ),
-    MetricSpec("strata_tier_index_limit_bytes", "gauge", "bytes", "`TierReadOptions.index_bytes`."),
+    MetricSpec(
+        "strata_tier_index_limit_bytes",
+        "gauge",
+        "bytes",
+        "Most bytes of indexes of objects in memory.",
+    ),
     MetricSpec("strata_tier_reads_under_way", "gauge", "1", "Reads of blocks under way."),
-    MetricSpec("strata_tier_reads_under_way_limit", "gauge", "1", "`TierReadOptions.flights_max`."),
+    MetricSpec(
+        "strata_tier_reads_under_way_limit", "gauge", "1", "Most reads of blocks at the same time."
+    ),
 )
 
 COST_METRICS: tuple[MetricSpec, ...] = (

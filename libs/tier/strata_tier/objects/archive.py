@@ -40,7 +40,7 @@ class SectionKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What an archive is of.
+    """Subject of an archive.
 
     Attributes:
         home: id of the cluster.

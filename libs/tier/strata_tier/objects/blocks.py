@@ -65,7 +65,7 @@ class MessageRun(NamedTuple):
 
 
 class SearchTerms(NamedTuple):
-    """What messages are found by: packed ids, how many keys each has, hashes of all keys."""
+    """Columns by which messages are found: packed ids, counts of keys, hashes of all keys."""
 
     ids: bytes
     key_counts: bytes

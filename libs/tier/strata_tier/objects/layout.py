@@ -116,7 +116,7 @@ class SearchFence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ObjectHeader:
-    """What the first bytes of an object say of it; the same stands in its trailer."""
+    """Description of an object in its first bytes; its trailer repeats it."""
 
     kind: ObjectKind
     raft_group: int

@@ -31,7 +31,7 @@ SPACES_FOLDER = "spaces"
 
 
 class ManifestName(NamedTuple):
-    """What the key of a manifest says; they sort by (raft group, term, sequence)."""
+    """Content of a manifest's key; keys sort by (raft group, term, sequence)."""
 
     raft_group: int
     term: int
@@ -115,7 +115,7 @@ def metadata_prefix(home: str) -> str:
 def space_prefix(space: str) -> str:
     """Return where a space without a store of its own lies in the default store.
 
-    What a namespace may have in its name and a key may not is written as `=` and two digits.
+    Characters that a namespace may have in its name and a key may not become `=` and two digits.
 
     Raises:
         ValueError: the name of the space is too long for a folder.

@@ -46,7 +46,7 @@ class OpenObject:
         self._store = store
         self.ref = ref
         self.root = root
-        # What of the object's end is in memory, so that pages in it cost no request.
+        # The part of the object's end that is in memory, so that pages in it cost no request.
         self._tail = tail
         self._pages: dict[int, tuple[BlockEntry, ...]] = {}
 

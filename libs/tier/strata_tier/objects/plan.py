@@ -53,7 +53,7 @@ class Author:
 
 
 class QueueRuns(NamedTuple):
-    """What is to be uploaded of one queue.
+    """The messages of one queue that are to be uploaded.
 
     Offsets `first_offset` to `end_offset - 1`; those in no run hold nothing.
     """

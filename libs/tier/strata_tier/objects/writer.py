@@ -40,7 +40,7 @@ Item = TypeVar("Item")
 
 
 class BlockData(NamedTuple):
-    """What the plan does not know of a block.
+    """Facts of a block that the plan does not know.
 
     Attributes:
         bodies: one after another.
@@ -82,7 +82,7 @@ class ObjectWriter:
 
     @property
     def ref(self) -> ObjectRef:
-        """What a commit says of the object; known once it is finished."""
+        """Return the fields of the object's commit; known once it is finished."""
         assert self._ref is not None, "the object is not finished"
         return self._ref
 

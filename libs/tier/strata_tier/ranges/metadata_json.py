@@ -67,8 +67,8 @@ class JsonTierMetadata(MemoryTierMetadata):
         """Read what is there; nothing yet: begin.
 
         Raises:
-            TierError: the files are damaged. What the end of the changes lost in a crash, before
-                anybody was told of it, is cut off.
+            TierError: the files are damaged. A torn end of the changes, which a crash left and
+                nobody was told of, is cut off instead.
             OSError: the folder cannot be read or written.
         """
         opened = cls(folder, raft_group, options or JsonMetadataOptions())

@@ -171,7 +171,7 @@ class BlockSource:
         try:
             self._start([place for place in places if not self.has(place)], reader)
         except BusyError:
-            # Whoever needs them reads them.
+            # A caller that needs them reads them.
             return
 
     async def columns(self, place: PlacedBlock) -> BlockColumns:

@@ -25,7 +25,7 @@ from strata_tier.store.url import StoreUrl, parse
 
 @dataclass(frozen=True, slots=True)
 class OpenWith:
-    """What a store is opened with beside its URL.
+    """Parts that a store is opened with beside its URL.
 
     Attributes:
         options: limits.

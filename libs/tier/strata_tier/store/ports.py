@@ -45,7 +45,7 @@ _KEY = re.compile(rf"(?:{_FOLDER}/)*{_FOLDER}(?:\.{_FOLDER})+")
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a store knows of an object without reading it.
+    """Facts that a store knows of an object without reading it.
 
     Attributes:
         key: its name, without the prefix of the store's URL.
@@ -141,8 +141,8 @@ class ObjectStore(Protocol):
     async def remove_leftovers(self, before_ms: int) -> int:
         """Remove what broken uploads left behind: unfinished multipart uploads, temporary files.
 
-        Whatever began before `before_ms` (Unix milliseconds, the store's clock) counts as broken;
-        give it a day, for other nodes upload into the same store.
+        An upload that began before `before_ms` (Unix milliseconds, the store's clock) counts as
+        broken; give it a day, for other nodes upload into the same store.
 
         Returns:
             How many were removed.

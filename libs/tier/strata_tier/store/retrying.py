@@ -38,7 +38,7 @@ Sleep = Callable[[float], Awaitable[object]]
 
 
 class StoreOperation(StrEnum):
-    """What a request does; label `operation`. Clouds bill `put` to `list` as writes."""
+    """Kind of a request; label `operation`. Clouds bill `put` to `list` as writes."""
 
     PUT = "put"
     BEGIN_UPLOAD = "begin_upload"
@@ -52,7 +52,7 @@ class StoreOperation(StrEnum):
 
 
 class RequestGate:
-    """What all requests to one store pass, used from one event loop.
+    """The gate that all requests to one store pass, used from one event loop.
 
     Args:
         store: name of the store, for errors and metric labels.

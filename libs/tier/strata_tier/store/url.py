@@ -59,7 +59,7 @@ class StoreUrl:
 
     @property
     def prefix(self) -> str:
-        """What stands before every key of a bucket: empty, or the path and a slash."""
+        """Return the prefix of every key of a bucket: empty, or the path and a slash."""
         return f"{self.path}/" if self.path else ""
 
     def under(self, folder: str) -> StoreUrl:

@@ -69,7 +69,7 @@ class Finding:
 
 @dataclass(slots=True)
 class AuditReport:
-    """What a verification saw; `findings` empty: all is whole."""
+    """Result of a verification; `findings` empty: all is whole."""
 
     home: str
     raft_groups: int = 0
@@ -94,16 +94,24 @@ class AuditReport:
         self.findings.append(Finding(key, reason))
 
 
-async def verify(stores: Stores, home: str, options: AuditOptions) -> AuditReport:
+async def verify(
+    stores: Stores, home: str, options: AuditOptions, report: AuditReport | None = None
+) -> AuditReport:
     """Verify every manifest and archive of a home, and every object that a manifest names.
 
     Objects that were dropped, or that only older manifests name, may be gone; while they are there
     they are verified too, for a restore may need an older manifest.
 
+    Args:
+        stores: where the home is.
+        home: of a cluster.
+        options: limits.
+        report: a new one to fill in, for whoever looks at it meanwhile.
+
     Raises:
         StoreError: the store cannot be read at all; what concerns single objects is a finding.
     """
-    report = AuditReport(home)
+    report = report or AuditReport(home)
     named: set[tuple[str, str]] = set()
     for names in (await bucket.manifests_in(stores.default, home)).values():
         report.raft_groups += 1

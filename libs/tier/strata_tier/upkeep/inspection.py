@@ -16,7 +16,7 @@ from strata_tier.upkeep import bucket
 
 @dataclass(slots=True)
 class TopicContents:
-    """What the newest manifests say of a topic.
+    """A topic, as the newest manifests have it.
 
     Attributes:
         topic_id: which.
@@ -38,7 +38,7 @@ class TopicContents:
 
 @dataclass(frozen=True, slots=True)
 class HomeContents:
-    """What is in one home.
+    """Contents of one home folder.
 
     Attributes:
         home: id of the cluster.

@@ -64,7 +64,7 @@ _LEFT_OUT = frozenset(
 
 
 class QueueRestore(NamedTuple):
-    """What comes back of a queue.
+    """The part of a queue that comes back.
 
     Attributes:
         topic_id, queue: which.
@@ -86,7 +86,7 @@ class QueueRestore(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RaftGroupRestore:
-    """What comes back of a raft group.
+    """The part of a raft group that comes back.
 
     Attributes:
         raft_group: its number stays.
@@ -112,7 +112,7 @@ class RaftGroupRestore:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """What comes back of a cluster.
+    """The part of a cluster that comes back.
 
     Attributes:
         home: where it was.
@@ -254,7 +254,7 @@ def _is_wanted(kind: int, rest: bytes, value: bytes, topic_ids: Collection[int] 
         return _TOPIC.unpack_from(rest, _TOPIC.size)[0] in topic_ids
     if kind == RowKind.PENDING:
         return PendingRow.decode(value).topic_id in topic_ids
-    # What the raft group owns and has dropped; not the tables of plugins.
+    # Slots and drops of the raft group; not the tables of plugins.
     return kind in (RowKind.OWNED, RowKind.OWN_REVISION, RowKind.TOMBSTONE)
 
 

@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
+from strata_broker.base.access_config import AccessControlSection
+from strata_broker.base.audit import AuditSection
 from strata_broker.base.receive_config import (
     AckSection,
     PullSection,
@@ -18,15 +20,18 @@ from strata_broker.base.receive_config import (
     RefusalsSection,
 )
 from strata_broker.base.storage_client_config import StorageClientSection
+from strata_broker.base.table_config import KvSection
 from strata_metadata.options import (
     MetadataClientOptions,
     MetadataFollowerOptions,
     PresenceOptions,
 )
-from strata_mq.requests import Limits
+from strata_mq.requests import DEFAULT_LIMITS, Limits
 from strata_runtime.config import Config, Section
 
-_DAY_MS = 86_400_000
+# Defaults are written once, where they are used.
+_CLIENT, _FOLLOWER = MetadataClientOptions(), MetadataFollowerOptions()
+_PRESENCE = PresenceOptions()
 
 
 class RouteSection(Section):
@@ -50,24 +55,34 @@ class SendSection(Section):
     """SendMessage."""
 
     max_body_bytes: int = Field(
-        default=4 * 1024 * 1024, ge=1, description="Largest body of a message."
+        default=DEFAULT_LIMITS.max_body_bytes, ge=1, description="Largest body of a message."
     )
     max_properties_bytes: int = Field(
-        default=16_384,
+        default=DEFAULT_LIMITS.max_properties_bytes,
         ge=1,
         description="Largest sum of user properties, tag and keys of a message.",
     )
     max_overhead_bytes: int = Field(
-        default=32_768, ge=1, description="Largest sum of all fields of a message except its body."
+        default=DEFAULT_LIMITS.max_overhead_bytes,
+        ge=1,
+        description="Largest sum of all fields of a message except its body.",
     )
     max_property_count: int = Field(
-        default=128, ge=1, description="Most user properties of a message."
+        default=DEFAULT_LIMITS.max_property_count,
+        ge=1,
+        description="Most user properties of a message.",
     )
-    max_key_count: int = Field(default=255, ge=0, le=255, description="Most keys of a message.")
+    max_key_count: int = Field(
+        default=DEFAULT_LIMITS.max_key_count, ge=0, le=255, description="Most keys of a message."
+    )
     max_message_group_bytes: int = Field(
-        default=64, ge=1, description="A message group must be shorter than this."
+        default=DEFAULT_LIMITS.max_message_group_bytes,
+        ge=1,
+        description="A message group must be shorter than this.",
     )
-    max_delay_ms: int = Field(default=40 * _DAY_MS, ge=0, description="Longest delay of a message.")
+    max_delay_ms: int = Field(
+        default=DEFAULT_LIMITS.max_delay_ms, ge=0, description="Longest delay of a message."
+    )
     max_messages_per_request: int = Field(
         default=1_024, ge=1, description="Most messages of one request."
     )
@@ -82,6 +97,15 @@ class SendSection(Section):
     max_raft_group_bytes_in_flight: int = Field(
         default=64 * 1024 * 1024, ge=1, description="The same for one raft group."
     )
+    max_bytes_in_flight_per_client: int = Field(
+        default=32 * 1024 * 1024,
+        ge=1,
+        description="The same for one client and for one connection. Sends count for it while "
+        "more than an eighth of `max_bytes_in_flight` waits.",
+    )
+    max_bytes_in_flight_per_address: int = Field(
+        default=96 * 1024 * 1024, ge=1, description="The same for one client address."
+    )
     max_batches_per_call: int = Field(
         default=64, ge=1, description="Most raft groups in one Append call."
     )
@@ -93,14 +117,17 @@ class SendSection(Section):
     repeat_window_ms: int = Field(
         default=600_000,
         ge=0,
-        description="After a topic got queues, or one moved: time for which an earlier send of an "
-        "older message is looked for in the former raft groups; 0: never.",
+        description="Time after a topic got more queues, or a queue moved, for which the "
+        "broker looks in the former raft groups for an earlier send of an older "
+        "message; 0: never.",
     )
     repeat_slack_ms: int = Field(
-        default=1_000, ge=0, description="How far producers' clocks may be ahead for that."
+        default=1_000,
+        ge=0,
+        description="Most time that producers' clocks may be ahead for `repeat_window_ms`.",
     )
     max_repeat_lookups: int = Field(
-        default=256, ge=1, description="Messages looked for at once; further messages wait."
+        default=256, ge=1, description="Most messages looked up at once; further messages wait."
     )
     timeout_ms: int = Field(
         default=3_000, ge=1, description="Time limit of a send whose client set no deadline."
@@ -163,6 +190,12 @@ class CallsSection(Section):
         default=20_000,
         ge=1,
         description="Most concurrent calls; further calls get TOO_MANY_REQUESTS.",
+    )
+    max_in_flight_per_client: int = Field(
+        default=5_000, ge=1, description="The same for one client and for one connection."
+    )
+    max_in_flight_per_address: int = Field(
+        default=15_000, ge=1, description="The same for one client address."
     )
     max_timeout_ms: int = Field(
         default=30_000,
@@ -275,29 +308,41 @@ class MetadataSection(Section):
     auto_topic_queue_count: int = Field(
         default=8, ge=1, description="Queues of a topic that is created on first use."
     )
-    first_retry_ms: int = Field(default=50, ge=1, description="First pause before a repeat.")
-    max_retry_ms: int = Field(default=500, ge=1, description="Longest pause before a repeat.")
+    first_retry_ms: int = Field(
+        default=_FOLLOWER.first_retry_ms, ge=1, description="First pause before a repeat."
+    )
+    max_retry_ms: int = Field(
+        default=_FOLLOWER.max_retry_ms, ge=1, description="Longest pause before a repeat."
+    )
     call_timeout_ms: int = Field(
         default=3_000, ge=1, description="Time limit of a nameserver call."
     )
     try_timeout_ms: int = Field(
-        default=1_000, ge=1, description="Time limit of one try; then the next nameserver is asked."
+        default=_CLIENT.try_timeout_ms,
+        ge=1,
+        description="Time limit of one try; then the next nameserver is asked.",
     )
     fallback_after_ms: int = Field(
-        default=1_000,
+        default=_FOLLOWER.fallback_after_ms,
         ge=0,
         description="Time without an answer of a nameserver after which storage nodes are asked.",
     )
     silence_timeout_ms: int = Field(
-        default=3_000, ge=1, description="Time after which a silent watch counts as lost."
+        default=3_000,
+        ge=1,
+        description="Time after which a silent watch counts as lost.",
     )
     start_timeout_ms: int = Field(
         default=10_000, ge=1, description="Time limit for the first metadata; then the start fails."
     )
     heartbeat_ms: int = Field(
-        default=250, ge=1, description="Time between two heartbeats to the nameservers."
+        default=_PRESENCE.interval_ms,
+        ge=1,
+        description="Time between two heartbeats to the nameservers.",
     )
-    heartbeat_timeout_ms: int = Field(default=750, ge=1, description="Time limit of one heartbeat.")
+    heartbeat_timeout_ms: int = Field(
+        default=_PRESENCE.timeout_ms, ge=1, description="Time limit of one heartbeat."
+    )
     deregister_timeout_ms: int = Field(
         default=1_000, ge=1, description="Time limit to leave the routes when the broker stops."
     )
@@ -353,51 +398,14 @@ class QuotasSection(Section):
     )
 
 
-class KvSection(Section):
-    """Key-value tables; only with the plugin `kv`."""
-
-    auto_create_table: bool = Field(
-        default=True, description="Create a table at the first write to it."
-    )
-    timeout_ms: int = Field(
-        default=3_000, ge=1, description="Time limit of a call whose client set no deadline."
-    )
-    max_key_bytes: int = Field(
-        default=4_096, ge=1, le=65_535, description="Longest key of an item."
-    )
-    max_value_bytes: int = Field(default=1024 * 1024, ge=1, description="Largest value of an item.")
-    max_operations: int = Field(default=1_024, ge=1, description="Most operations of one batch.")
-    max_batch_bytes: int = Field(
-        default=4 * 1024 * 1024,
-        ge=1,
-        le=6 * 1024 * 1024,
-        description="Largest sum of keys and values of one batch.",
-    )
-    max_list_items: int = Field(
-        default=1_000, ge=1, description="Most items of one page of a list."
-    )
-    max_bytes_in_flight: int = Field(
-        default=64 * 1024 * 1024,
-        ge=1,
-        description="Most bytes of writes that wait; further writes get RESOURCE_EXHAUSTED.",
-    )
-    max_reads_in_flight: int = Field(
-        default=10_000,
-        ge=1,
-        description="Most reads that wait; further reads get RESOURCE_EXHAUSTED.",
-    )
-    max_watches: int = Field(
-        default=1_000, ge=1, description="Most open watches of this broker's clients."
-    )
-    max_exports: int = Field(default=4, ge=1, description="Most concurrent exports.")
-
-
 class BrokerConfig(Config):
     """All of a broker."""
 
     plugins: tuple[str, ...] = Field(
         default=(), description="Plugins to load, comma-separated: kv."
     )
+    access_control: AccessControlSection = AccessControlSection()
+    audit: AuditSection = AuditSection()
     route: RouteSection = RouteSection()
     send: SendSection = SendSection()
     transaction: TransactionSection = TransactionSection()

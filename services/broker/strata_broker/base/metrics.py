@@ -18,7 +18,9 @@ METRICS: tuple[MetricSpec, ...] = (
         "1",
         "Repeated sends that were found in a raft group that the topic used before it changed.",
     ),
-    MetricSpec("rocketmq_messages_in_total", "counter", "1", "Messages produced.", _TOPIC),
+    MetricSpec(
+        "rocketmq_messages_in_total", "counter", "1", "Messages that producers sent.", _TOPIC
+    ),
     MetricSpec("rocketmq_messages_out_total", "counter", "1", "Messages delivered.", _CONSUMER),
     MetricSpec("rocketmq_throughput_in_total", "counter", "bytes", "Bytes produced.", _TOPIC),
     MetricSpec("rocketmq_throughput_out_total", "counter", "bytes", "Bytes delivered.", _CONSUMER),
@@ -98,6 +100,39 @@ METRICS: tuple[MetricSpec, ...] = (
         "1",
         "Batches of metric windows sent to __strata_metrics.",
         ("result",),
+    ),
+    MetricSpec(
+        "strata_broker_audit_events_total",
+        "counter",
+        "1",
+        "Events of the audit trail, by kind: changed, refused, signed in.",
+        ("event",),
+    ),
+    MetricSpec(
+        "strata_broker_audit_left_out_total",
+        "counter",
+        "1",
+        "Refusals and sign-ins above the rates of [audit]: no event tells of them.",
+        ("event",),
+    ),
+    MetricSpec(
+        "strata_broker_audit_sent_total", "counter", "1", "Events stored in __strata_audit."
+    ),
+    MetricSpec(
+        "strata_broker_audit_dropped_total",
+        "counter",
+        "1",
+        "Events that did not come into __strata_audit: too many waited, or storage refused them.",
+    ),
+    MetricSpec(
+        "strata_broker_audit_waiting", "gauge", "1", "Events that wait to be sent to the topic."
+    ),
+    MetricSpec("strata_broker_audit_waiting_maximum", "gauge", "1", "Most events that may wait."),
+    MetricSpec(
+        "strata_broker_audit_addresses", "gauge", "1", "Addresses whose refusals have a rate."
+    ),
+    MetricSpec(
+        "strata_broker_audit_addresses_maximum", "gauge", "1", "Most addresses remembered for it."
     ),
     MetricSpec("strata_broker_append_batches_total", "counter", "1", "Append batches sent."),
     MetricSpec("strata_broker_append_messages", "histogram", "1", "Messages per append batch."),
@@ -262,6 +297,27 @@ METRICS: tuple[MetricSpec, ...] = (
         "Receives beyond their client's limit that were refused after a pause.",
     ),
     MetricSpec(
+        "strata_broker_answer_bytes",
+        "gauge",
+        "bytes",
+        "Room of answers to receives and pulls that are being made.",
+        ("of",),
+    ),
+    MetricSpec(
+        "strata_broker_answers_waiting",
+        "gauge",
+        "1",
+        "Answers to receives and pulls whose bytes wait for room.",
+        ("of",),
+    ),
+    MetricSpec(
+        "strata_broker_answers_by_place_total",
+        "counter",
+        "1",
+        "Reads that found no room for the bytes and asked for the places of the messages only.",
+        ("of",),
+    ),
+    MetricSpec(
         "strata_broker_waiting_receives",
         "gauge",
         "1",
@@ -292,5 +348,38 @@ METRICS: tuple[MetricSpec, ...] = (
         "gauge",
         "1",
         "Raft groups that this broker cannot use now: they have no leader, or disks are full.",
+    ),
+    MetricSpec(
+        "strata_broker_unauthorized_total",
+        "counter",
+        "1",
+        "Calls without a right signature, by the reason.",
+        ("reason",),
+    ),
+    MetricSpec(
+        "strata_broker_forbidden_total",
+        "counter",
+        "1",
+        "Calls that no policy allows.",
+    ),
+    MetricSpec(
+        "strata_broker_signatures",
+        "gauge",
+        "1",
+        "Signatures remembered as right, at most access_control.max_signatures.",
+    ),
+    MetricSpec(
+        "strata_broker_principals",
+        "gauge",
+        "1",
+        "Pairs of user and address with remembered decisions, at most "
+        "access_control.max_principals.",
+    ),
+    MetricSpec(
+        "strata_broker_wrong_signers",
+        "gauge",
+        "1",
+        "Addresses and access keys whose wrong signatures are counted, at most "
+        "access_control.max_wrong_signers.",
     ),
 )

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from strata_mq.requests import DEFAULT_LIMITS
 from strata_runtime.config import Section
 
 
@@ -18,19 +19,26 @@ class ReceiveSection(Section):
         "filter_characters_per_second": "filter_characters_per_s",
     }
 
-    max_messages: int = Field(default=32, ge=1, description="Most messages of one answer.")
+    max_messages: int = Field(
+        default=DEFAULT_LIMITS.max_receive_batch, ge=1, description="Most messages of one answer."
+    )
     max_bytes: int = Field(
         default=8 * 1024 * 1024,
         ge=1,
         description="Most bytes of messages in one answer; a single message is always allowed.",
     )
     max_bytes_in_flight: int = Field(
-        default=128 * 1024 * 1024,
+        default=32 * 1024 * 1024,
         ge=1,
-        description="Most bytes of answers of all concurrent receives; each may use an equal part.",
+        description="Most bytes of answers to receives that are being made at the same time; "
+        "further receives wait for room before their messages are read.",
     )
-    min_polling_ms: int = Field(default=5_000, ge=0, description="Shortest wait for messages.")
-    max_polling_ms: int = Field(default=20_000, ge=1_000, description="Longest wait for messages.")
+    min_polling_ms: int = Field(
+        default=DEFAULT_LIMITS.min_polling_ms, ge=0, description="Shortest wait for messages."
+    )
+    max_polling_ms: int = Field(
+        default=DEFAULT_LIMITS.max_polling_ms, ge=1_000, description="Longest wait for messages."
+    )
     request_timeout_ms: int = Field(
         default=3_000,
         ge=0,
@@ -40,8 +48,14 @@ class ReceiveSection(Section):
     deadline_margin_ms: int = Field(
         default=100, ge=0, description="Time to keep free before the client's deadline."
     )
-    min_invisible_ms: int = Field(default=10_000, ge=0, description="Shortest lease of a receive.")
-    max_invisible_ms: int = Field(default=43_200_000, ge=1, description="Longest lease.")
+    min_invisible_ms: int = Field(
+        default=DEFAULT_LIMITS.min_receive_invisible_ms,
+        ge=0,
+        description="Shortest lease of a receive.",
+    )
+    max_invisible_ms: int = Field(
+        default=DEFAULT_LIMITS.max_invisible_ms, ge=1, description="Longest lease."
+    )
     max_parked: int = Field(default=20_000, ge=1, description="Most concurrent receives.")
     max_parked_per_client: int = Field(default=256, ge=1, description="The same for one client.")
     max_parked_per_connection: int = Field(
@@ -88,8 +102,9 @@ class ReceiveSection(Section):
     moved_pause_ms: int = Field(
         default=20,
         ge=1,
-        description="First pause before receives that wait look again where a queue is not where "
-        "the metadata places it, or where the storage node will not tell of messages.",
+        description="First pause before receives that wait ask again, if a queue is not "
+        "where the metadata places it or the storage node does not report new "
+        "messages.",
     )
     max_look_pause_ms: int = Field(
         default=1_000,
@@ -99,8 +114,9 @@ class ReceiveSection(Section):
     max_looks_per_line: int = Field(
         default=16,
         ge=1,
-        description="Most receives of one topic and consumer group that look for messages at the "
-        "same time; several do only while there are more messages than one of them takes.",
+        description="Most receives of one topic and consumer group that ask for messages at "
+        "the same time. More than one does so only while there are more messages "
+        "than a single receive takes.",
     )
     drained_cache_ms: int = Field(
         default=2_000,
@@ -113,14 +129,15 @@ class ReceiveSection(Section):
     max_hasty_cancels: int = Field(
         default=10,
         ge=1,
-        description="Receives that a client may cancel in a minute, each within a second, without "
-        "using a receipt handle; then others get the messages that it was given.",
+        description="Most receives that a client may cancel in a minute, each within a "
+        "second, without using a receipt handle; after more of them its messages "
+        "are delivered to other clients.",
     )
     max_unclaimed_leases: int = Field(
         default=50_000,
         ge=1,
-        description="Most leases of clients without a use of a receipt handle since, which are "
-        "remembered so that they can be taken back.",
+        description="Most leases that are remembered so that they can be taken back, of "
+        "clients that have used no receipt handle since.",
     )
     max_unclaimed_clients: int = Field(
         default=10_000, ge=1, description="Most clients whose leases are remembered."
@@ -152,9 +169,10 @@ class PullSection(Section):
         description="Most bytes of messages in one answer; a single message is always allowed.",
     )
     max_bytes_in_flight: int = Field(
-        default=64 * 1024 * 1024,
+        default=16 * 1024 * 1024,
         ge=1,
-        description="Most bytes of answers of all concurrent pulls; each may use an equal part.",
+        description="Most bytes of answers to pulls that are being made at the same time; "
+        "further pulls wait for room before their messages are read.",
     )
     max_parked: int = Field(
         default=10_000,
@@ -226,21 +244,21 @@ class RefusalsSection(Section):
     max_entries_per_s: int = Field(
         default=10_000,
         ge=1,
-        description="Refused entries of sends, receives and acks of one connection. Beyond it the "
-        "next calls of the connection wait.",
+        description="Most refused entries of sends, receives and acks of one connection; "
+        "beyond it the next calls of the connection wait.",
     )
     entries_per_call: int = Field(
         default=10,
         ge=0,
-        description="Entries that a refused call counts in addition to its own.",
+        description="Entries that a refused call counts for, in addition to its own.",
     )
     max_connections: int = Field(
-        default=10_000, ge=1, description="Connections whose refusals are remembered."
+        default=10_000, ge=1, description="Most connections whose refusals are remembered."
     )
     max_waiting: int = Field(
         default=1_024,
         ge=1,
-        description="Calls of all connections that wait. Beyond it TOO_MANY_REQUESTS.",
+        description="Most calls of all connections that wait; further calls get TOO_MANY_REQUESTS.",
     )
     max_bytes_waiting: int = Field(
         default=16 * 1024 * 1024, ge=1_024, description="The same in bytes of their requests."

@@ -6,8 +6,10 @@ only owners that hold something are remembered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
+from strata_broker.base import errors
 from strata_runtime.metrics import Metrics
 
 Owner = tuple[str, str]
@@ -15,6 +17,9 @@ Owner = tuple[str, str]
 
 SHARING = ("client", "connection")
 """The kinds of owners of every call."""
+
+ALL_SHARING = (*SHARING, "address")
+"""The same with the host of a connection, which many clients behind a load balancer share."""
 
 
 def owners_of(client_id: str, peer: str) -> tuple[Owner, ...]:
@@ -25,6 +30,22 @@ def owners_of(client_id: str, peer: str) -> tuple[Owner, ...]:
         peer: address of its connection, `host:port`.
     """
     return ("client", client_id), ("connection", peer)
+
+
+def all_owners_of(client_id: str, peer: str) -> tuple[Owner, ...]:
+    """Return the owners of a call's resources, the address among them.
+
+    Args:
+        client_id: from the call's metadata; "" if the call has none.
+        peer: address of its connection, `host:port`.
+    """
+    places = ("connection", peer), ("address", peer.rpartition(":")[0])
+    return (("client", client_id), *places) if client_id else places
+
+
+def most_each(per_client: int, per_address: int) -> dict[str, int]:
+    """Return the limits of `all_owners_of`: a connection has as much as a client."""
+    return dict(zip(ALL_SHARING, (per_client, per_client, per_address), strict=True))
 
 
 class OwnerShares:
@@ -71,3 +92,51 @@ class OwnerShares:
                 held[owner] = left
             else:
                 held.pop(owner, None)
+
+
+class CallShares:
+    """Shares of calls under way, and of the bytes of their requests; used on the event loop only.
+
+    Args:
+        of: what the calls are, in the plural; part of the label `of` of the metric.
+        most_calls: how many one owner of a kind may hold.
+        most_bytes: the same in bytes of requests; None: bytes are not counted.
+        metrics: where refusals are counted.
+    """
+
+    __slots__ = ("_bytes", "_calls")
+
+    def __init__(
+        self,
+        of: str,
+        most_calls: Mapping[str, int],
+        most_bytes: Mapping[str, int] | None = None,
+        *,
+        metrics: Metrics,
+    ) -> None:
+        self._calls = OwnerShares(of, most_calls, metrics)
+        self._bytes = None
+        if most_bytes is not None:
+            self._bytes = OwnerShares(f"bytes of {of}", most_bytes, metrics)
+
+    @contextmanager
+    def holding(self, owners: Sequence[Owner], size_bytes: int = 0) -> Iterator[None]:
+        """Hold a call's share until the block ends.
+
+        Raises:
+            RequestError: TOO_MANY_REQUESTS.
+        """
+        if not self._calls.try_take(owners):
+            raise errors.too_many_requests()
+        try:
+            if self._bytes is None:
+                yield
+                return
+            if not self._bytes.try_take(owners, size_bytes):
+                raise errors.too_many_requests()
+            try:
+                yield
+            finally:
+                self._bytes.give_back(owners, size_bytes)
+        finally:
+            self._calls.give_back(owners)

@@ -53,14 +53,14 @@ class StorageClientSection(Section):
     max_quiet_places: int = Field(
         default=200_000,
         ge=1,
-        description="Most raft groups and consumer groups together that are known to have no "
-        "messages; at further ones receives that wait look once a second.",
+        description="Most pairs of raft group and consumer group that are known to have no "
+        "messages; receives that wait ask further pairs once a second.",
     )
     max_quiet_ms: int = Field(
         default=30_000,
         ge=1,
-        description="Time after which receives that wait look where no messages are known although "
-        "the storage node has told of none.",
+        description="Time after which receives that wait ask a raft group although its "
+        "storage node has reported no messages.",
     )
     max_watch_retry_ms: int = Field(
         default=500, ge=1, description="Longest pause before a lost watch is reopened."
@@ -68,14 +68,14 @@ class StorageClientSection(Section):
     spread_from_groups: int = Field(
         default=8,
         ge=1,
-        description="Number of consumer groups from which on a topic is read from all replicas of "
-        "a raft group.",
+        description="Number of consumer groups from which on all replicas of a raft group "
+        "serve a topic's reads.",
     )
     unreadable_leader_ms: int = Field(
         default=60_000,
         ge=0,
-        description="A leader whose disk could not read a message is asked only where messages are "
-        "for so long; other replicas read them.",
+        description="Time for which a leader whose disk could not read a message is asked "
+        "only for places of messages; other replicas read the messages.",
     )
     spread_above_bytes_per_s: int = Field(
         default=8 * 1024 * 1024,

@@ -9,6 +9,9 @@ both).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_mq.requests import Code
 
@@ -28,6 +31,8 @@ def varint(value: int) -> bytes:
         return _ONE_BYTE[value]
     if 0 <= value < 0x4000:
         return bytes((value & 0x7F | 0x80, value >> 7))
+    if 0 <= value < 0x200000:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
     value &= _VARINT_MASK
     encoded = bytearray()
     while value > 0x7F:
@@ -100,6 +105,7 @@ def status(code: int, text: str) -> bytes:
 
 OK_STATUS = status(20000, "OK")
 _OK_FIRST_FIELD = length_delimited(1, OK_STATUS)
+_OK_THIRD_FIELD = length_delimited(3, OK_STATUS)
 
 
 def pending_result_entry(message_id: bytes, transaction_id: bytes, recall_handle: bytes) -> bytes:
@@ -117,23 +123,66 @@ def send_result_entry(message_id: bytes, offset: int) -> bytes:
         message_id: UTF-8; it is the transaction id as well, as the real product has it.
         offset: position of the message in its queue.
     """
-    length = varint(len(message_id))
     # proto3 leaves a zero out.
     last = b"\x20" + varint(offset) if offset else b""
-    entry = b"%b\x12%b%b\x1a%b%b%b" % (
-        _OK_FIRST_FIELD,
-        length,
-        message_id,
-        length,
-        message_id,
-        last,
-    )
-    return b"\x12%b%b" % (varint(len(entry)), entry)
+    head, between = _result_entry_parts(len(message_id), len(last))
+    return b"".join((head, message_id, between, message_id, last))
+
+
+@lru_cache(maxsize=1024)
+def _result_entry_parts(id_length: int, last_length: int) -> tuple[bytes, bytes]:
+    """Return what is before the first and the second id of a `SendResultEntry`, by lengths."""
+    length = varint(id_length)
+    first, second = _OK_FIRST_FIELD + b"\x12" + length, b"\x1a" + length
+    size = len(first) + len(second) + 2 * id_length + last_length
+    return b"\x12" + varint(size) + first, second
+
+
+def acked(entries: Iterable[tuple[str, str]]) -> bytes:
+    """Serialise an AckMessageResponse whose entries are all OK.
+
+    Args:
+        entries: message id and receipt handle of each; none is empty.
+    """
+    parts = [_OK_FIRST_FIELD]
+    for message_id, handle in entries:
+        first, second = message_id.encode(), handle.encode()
+        head, between = _acked_entry_parts(len(first), len(second))
+        parts += (head, first, between, second, _OK_THIRD_FIELD)
+    return b"".join(parts)
+
+
+@lru_cache(maxsize=1024)
+def _acked_entry_parts(id_length: int, handle_length: int) -> tuple[bytes, bytes]:
+    """Return what is before the id and the handle of an `AckMessageResultEntry`, by lengths."""
+    first, second = b"\x0a" + varint(id_length), b"\x12" + varint(handle_length)
+    size = len(first) + id_length + len(second) + handle_length + len(_OK_THIRD_FIELD)
+    return b"\x12" + varint(size) + first, second
 
 
 def send_response(entries: list[bytes]) -> bytes:
     """Serialise a SendMessageResponse whose entries are all OK."""
     return b"".join((_OK_FIRST_FIELD, *entries))
+
+
+def sent(message_ids: Sequence[str], offsets: Sequence[int]) -> bytes:
+    """Serialise a SendMessageResponse whose entries are all OK; see `send_result_entry`."""
+    if len(message_ids) == 1:
+        return _sent_alone(message_ids[0], offsets[0])
+    return send_response(list(map(send_result_entry, map(str.encode, message_ids), offsets)))
+
+
+def _sent_alone(message_id: str, offset: int) -> bytes:
+    last = b"\x20" + varint(offset) if offset else b""
+    own_id = message_id.encode()
+    head, between = _sent_alone_parts(len(own_id), len(last))
+    return b"".join((head, own_id, between, own_id, last))
+
+
+@lru_cache(maxsize=1024)
+def _sent_alone_parts(id_length: int, last_length: int) -> tuple[bytes, bytes]:
+    head, between = _result_entry_parts(id_length, last_length)
+    return _OK_FIRST_FIELD + head, between
 
 
 def received_message(stored: bytes, added: bytes, rest: bytes = b"") -> bytes:

@@ -6,12 +6,12 @@ Invariant: there is one creation per name at a time; all callers that need the n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import AngeliaError
 from strata_broker.base import errors
+from strata_broker.base.audit import AuditTrail, FirstUse
 from strata_broker.base.config import MetadataSection
 from strata_broker.base.failures import contained
 from strata_broker.metadata.auto_groups import AutoGroups
@@ -25,6 +25,7 @@ from strata_mq.requests import (
     check_namespace,
     check_new_consumer_group,
     check_new_topic,
+    check_not_own_consumer_group,
     check_topic,
     is_own_consumer_group,
 )
@@ -50,8 +51,10 @@ class Provisioner:
         config: MetadataSection,
         requests: RequestTasks,
         clock: Clock,
+        audit: AuditTrail,
     ) -> None:
         self.view = view
+        self._audit = audit
         self._client = client
         self._quotas = quotas
         self._config = config
@@ -71,7 +74,7 @@ class Provisioner:
             raise topic_not_found(name)
         return topic
 
-    async def topic_for_use(self, namespace: str, name: str) -> TopicRow:
+    async def topic_for_use(self, namespace: str, name: str, use: FirstUse) -> TopicRow:
         """Return a topic, created as a MIXED one when `auto_create_topic` is on.
 
         Raises:
@@ -80,10 +83,12 @@ class Provisioner:
         if self.view.topic(namespace, name) is not None or not self._config.auto_create_topic:
             return self.topic(namespace, name)
         check_new_topic(name)
-        await self._create_once("topic", (namespace, name))
+        await self._create_once("topic", (namespace, name), use)
         return self.topic(namespace, name)
 
-    async def consumer_group_for_use(self, namespace: str, name: str) -> meta_pb2.ConsumerGroup:
+    async def consumer_group_for_use(
+        self, namespace: str, name: str, use: FirstUse
+    ) -> meta_pb2.ConsumerGroup:
         """Return a consumer group, created with the defaults when it is unknown.
 
         Raises:
@@ -92,13 +97,14 @@ class Provisioner:
         """
         group = self.view.consumer_group(namespace, name)
         if group is not None:
+            check_not_own_consumer_group(name)
             return group
         check_new_consumer_group(name)
         if not self._config.auto_create_group:
             raise consumer_group_not_found(name)
         check_namespace(namespace)
         self._auto_groups.admit(namespace)
-        return await self._created_group(namespace, name)
+        return await self._created_group(namespace, name, use)
 
     async def system_group(self, namespace: str, name: str) -> meta_pb2.ConsumerGroup:
         """Return a consumer group that the broker itself needs, created when it is unknown.
@@ -109,16 +115,20 @@ class Provisioner:
             RequestError: the reason of a failed creation.
         """
         group = self.view.consumer_group(namespace, name)
-        return group if group is not None else await self._created_group(namespace, name)
+        if group is not None:
+            return group
+        return await self._created_group(namespace, name, FirstUse())
 
-    async def _created_group(self, namespace: str, name: str) -> meta_pb2.ConsumerGroup:
-        await self._create_once("consumer group", (namespace, name))
+    async def _created_group(
+        self, namespace: str, name: str, use: FirstUse
+    ) -> meta_pb2.ConsumerGroup:
+        await self._create_once("consumer group", (namespace, name), use)
         group = self.view.consumer_group(namespace, name)
         if group is None:
             raise consumer_group_not_found(name)
         return group
 
-    async def _create_once(self, kind: str, name: Name) -> None:
+    async def _create_once(self, kind: str, name: Name, use: FirstUse) -> None:
         """Create, or wait for the creation of this name that runs already."""
         check_namespace(name[0])
         task = self._creating.get((kind, name))
@@ -128,7 +138,7 @@ class Provisioner:
                     Code.TOO_MANY_REQUESTS,
                     f"too many {kind}s are being created (metadata.max_creations_in_flight)",
                 )
-            task = self._requests.spawn(f"create {kind}", self._create(kind, name))
+            task = self._requests.spawn(f"create {kind}", self._create(kind, name, use))
             self._creating[kind, name] = task
             task.add_done_callback(lambda _: self._creating.pop((kind, name), None))
         # A waiter that leaves must not end the creation for other waiters.
@@ -136,7 +146,7 @@ class Provisioner:
         if failure is not None:
             raise failure
 
-    async def _create(self, kind: str, name: Name) -> RequestError | None:
+    async def _create(self, kind: str, name: Name, use: FirstUse) -> RequestError | None:
         """Create and wait until the view shows it; return the error, if any."""
         try:
             with (
@@ -145,7 +155,7 @@ class Provisioner:
                     self._requests, f"create {kind}", MetaRefused, AngeliaError, TimeoutError
                 ),
             ):
-                await self._create_and_see(kind, name)
+                await self._create_and_see(kind, name, use)
         except RequestError as failure:
             # A quota is reached, or something unexpected happened.
             return failure
@@ -164,13 +174,18 @@ class Provisioner:
             return nullcontext()
         return self._quotas.creating(_COUNTED_AS[kind], name[0])
 
-    async def _create_and_see(self, kind: str, name: Name) -> None:
+    async def _create_and_see(self, kind: str, name: Name, use: FirstUse) -> None:
         timeout_s = self._config.call_timeout_ms / 1000
+        create = self._create_topic if kind == "topic" else self._create_consumer_group
         async with asyncio.timeout(timeout_s):
-            if kind == "topic":
-                await self._create_topic(*name)
+            try:
+                await create(*name)
+            except MetaRefused as refused:
+                # Another broker may be faster: it tells the audit trail.
+                if refused.outcome != meta_pb2.META_OUTCOME_ALREADY_EXISTS:
+                    raise
             else:
-                await self._create_consumer_group(*name)
+                self._audit.changed(use.who, use.rpc, made_on_first_use(kind, name))
             while not self._known(kind, name):
                 await self.view.wait_for_revision(self.view.revision + 1, timeout_s)
 
@@ -186,31 +201,26 @@ class Provisioner:
             type=meta_pb2.TOPIC_TYPE_MIXED,
             queue_count=self._config.auto_topic_queue_count,
         )
-        with _already_exists_is_fine():
-            await self._client.call(
-                "CreateTopic",
-                meta_pb2.CreateTopicRequest(topic=topic),
-                meta_pb2.CreateTopicResponse,
-            )
+        await self._client.call(
+            "CreateTopic",
+            meta_pb2.CreateTopicRequest(topic=topic),
+            meta_pb2.CreateTopicResponse,
+        )
 
     async def _create_consumer_group(self, namespace: str, name: str) -> None:
         group = meta_pb2.ConsumerGroup(namespace=namespace, name=name)
-        with _already_exists_is_fine():
-            await self._client.call(
-                "CreateConsumerGroup",
-                meta_pb2.CreateConsumerGroupRequest(consumer_group=group),
-                meta_pb2.CreateConsumerGroupResponse,
-            )
+        await self._client.call(
+            "CreateConsumerGroup",
+            meta_pb2.CreateConsumerGroupRequest(consumer_group=group),
+            meta_pb2.CreateConsumerGroupResponse,
+        )
 
 
-@contextmanager
-def _already_exists_is_fine() -> Iterator[None]:
-    """Ignore the refusal that means that another broker was faster."""
-    try:
-        yield
-    except MetaRefused as refused:
-        if refused.outcome != meta_pb2.META_OUTCOME_ALREADY_EXISTS:
-            raise
+def made_on_first_use(kind: str, name: Name) -> str:
+    """Return what an event of the audit trail says of something that was created on first use."""
+    namespace, shown = name
+    place = f"{namespace}/" if namespace else ""
+    return f"created the {kind} {place}{shown} on first use"
 
 
 def topic_not_found(name: str) -> RequestError:

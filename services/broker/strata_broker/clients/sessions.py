@@ -13,11 +13,13 @@ from collections import Counter
 from collections.abc import Callable
 
 from apache.rocketmq.v2 import definition_pb2
+from strata_broker.access.principals import AccessRefused
 from strata_broker.base.config import SessionSection
 from strata_broker.base.errors import too_many_requests
 from strata_broker.metadata.metadata import Name
 from strata_broker.metadata.requests import Caller, host_of, milliseconds
 from strata_mq.layout import key_hash
+from strata_mq.requests import Code
 from strata_runtime.clock import Clock
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
@@ -34,7 +36,7 @@ _CONSUMER_TYPES = frozenset(
 
 # Characters of an expression, host name or version that operators are shown.
 _MOST_SHOWN = 1_024
-# What a short text takes beside its characters.
+# Bytes that a short text takes beside its characters.
 _OBJECT_BYTES = 64
 _PURGE_PERIOD_S = 1.0
 
@@ -49,6 +51,7 @@ class Client:
         filter_types: by topic, from its settings.
         address: where it connects from, without port; "": no stream came from it.
         request_timeout_ms: longest time of its calls, from its settings; 0: not known.
+        user: whose client it is, where access is controlled; empty: not known.
         transaction_topics: topics that it sent transactional messages to.
         kept_bytes: bytes charged for its settings.
         counted_at: address in whose share of clients it counts.
@@ -75,6 +78,7 @@ class Client:
         "told",
         "topics",
         "transaction_topics",
+        "user",
         "version",
     )
 
@@ -82,6 +86,7 @@ class Client:
         self.client_id = client_id
         self.counted_at = counted_at
         self.address = ""
+        self.user = ""
         # Names the client in storage: the holder of auto-renewed leases.
         self.holder = key_hash(client_id)
         self.client_type = 0
@@ -143,20 +148,30 @@ class Sessions:
         """Call back with the id of a client that said goodbye; its stream may live on."""
         self._on_terminated = callback
 
-    def heard(self, client_id: str, peer: str = "") -> Client:
+    def find(self, client_id: str) -> Client | None:
+        """Find a client that is remembered."""
+        return self._clients.get(client_id)
+
+    def heard(self, client_id: str, peer: str = "", user: str = "") -> Client:
         """Note a sign of life.
 
         Args:
             client_id: of the client.
             peer: `host:port` of the client; "": the broker is its own client.
+            user: who signed the call; "": access is not controlled.
 
         Raises:
+            AccessRefused: FORBIDDEN: the client is another user's.
             RequestError: TOO_MANY_REQUESTS: the client is new, and the most clients, all of them
                 alive, are there already, in all or from its address.
         """
         client = self._clients.get(client_id)
         if client is None:
             client = self._welcome(client_id, host_of(peer))
+        if user and client.user != user:
+            if client.user:
+                raise not_owned(client_id)
+            client.user = user
         client.is_gone = False
         client.heard_s = self._clock.monotonic_s()
         client.heard_wall_ms = self._clock.wall_ms()
@@ -312,6 +327,15 @@ class Sessions:
             self._kept.give_back(-more_bytes)
         client.kept_bytes = size_bytes
         return True
+
+
+def not_owned(client_id: str) -> AccessRefused:
+    """Return the refusal of a call in the name of another user's client."""
+    return AccessRefused(
+        Code.FORBIDDEN,
+        f"client {client_id} belongs to another user",
+        reason="client of another user",
+    )
 
 
 def _size_bytes(client: Client) -> int:

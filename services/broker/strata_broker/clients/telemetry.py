@@ -19,6 +19,8 @@ from hashlib import blake2b
 from google.protobuf.message import DecodeError
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata_broker.access.guard import principal_of
+from strata_broker.access.principals import AccessRefused
 from strata_broker.base import errors
 from strata_broker.base.config import BrokerConfig, TelemetrySection
 from strata_broker.base.failures import passed_over, unexpected
@@ -173,6 +175,7 @@ class Telemetry:
 
         Raises:
             CallError: no client id, bad settings, or too many streams: of all, or of a namespace.
+            AccessRefused: the client is another user's.
         """
         try:
             caller = caller_of(info.metadata)
@@ -191,11 +194,14 @@ class Telemetry:
                 "RESOURCE_EXHAUSTED", "too many telemetry streams (telemetry.max_streams)"
             )
         try:
-            client = self._sessions.heard(caller.client_id, info.peer)
+            user = principal_of(info).user
+            client = self._sessions.heard(caller.client_id, info.peer, user)
             self._quotas.connected(caller.namespace)
         except RequestError as limit_reached:
             self._limit.give_back()
             self._shares.give_back(owner)
+            if isinstance(limit_reached, AccessRefused):
+                raise
             raise _stream_error(limit_reached) from limit_reached
         client.address = address
         stream = TelemetryStream(caller, client, self._config.telemetry, on_idle=self._stream_idle)
@@ -287,6 +293,9 @@ class Telemetry:
                 self._take(stream, parse(service_pb2.TelemetryCommand, request))
         except DecodeError as error:
             stream.fail(CallError("INVALID_ARGUMENT", str(error)))
+        except CallError as bad:
+            # With access control the guard reads each frame first.
+            stream.fail(bad)
         except RequestError as bad:
             stream.fail(_stream_error(bad))
         else:

@@ -14,15 +14,18 @@ from google.protobuf.message import DecodeError
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.kv.v1 import kv_pb2
+from strata_broker.access.principals import Principal
 from strata_broker.base import errors
-from strata_broker.base.config import KvSection
 from strata_broker.base.failures import unexpected
+from strata_broker.base.shares import CallShares, all_owners_of
+from strata_broker.base.table_config import KvSection
 from strata_broker.kv.tables import Tables
 from strata_broker.kv.writes import Writes
-from strata_broker.metadata.requests import Caller, caller_of, time_for
+from strata_broker.metadata.requests import Caller, caller_of, time_for, use_of
 from strata_broker.sends.outgoing import parse_messages
 from strata_broker.servicers.plugins import PluginParts
 from strata_edge.ports import HotCall
+from strata_mq.access import Action, ResourceKind
 from strata_mq.requests import Code, RequestError
 
 OPERATION_PROPERTY = "kv_opType"
@@ -38,18 +41,26 @@ class MessageForm:
         parts: of the broker.
         tables: where tables are.
         writes: carries writes out.
+        shares: of all calls for tables.
         config: times.
     """
 
     def __init__(
-        self, parts: PluginParts, tables: Tables, writes: Writes, *, config: KvSection
+        self,
+        parts: PluginParts,
+        tables: Tables,
+        writes: Writes,
+        *,
+        shares: CallShares,
+        config: KvSection,
     ) -> None:
+        self._shares = shares
         self._parts = parts
         self._tables = tables
         self._writes = writes
         self._config = config
 
-    def takes_send(self, call: HotCall) -> bool:
+    def takes_send(self, call: HotCall, principal: Principal) -> bool:
         """Take a send with the property; every other send costs one search for its name."""
         if _MARK not in call.request:
             return False
@@ -62,24 +73,32 @@ class MessageForm:
             return False
         self._parts.requests.spawn(
             "kv-message",
-            self._answer(call, request),
+            self._answer(call, request, principal),
             lambda _: call.complete((_refused(unexpected()).SerializeToString(),)),
         )
         return True
 
-    async def _answer(self, call: HotCall, request: service_pb2.SendMessageRequest) -> None:
+    async def _answer(
+        self, call: HotCall, request: service_pb2.SendMessageRequest, principal: Principal
+    ) -> None:
         most_s = self._parts.config.calls.max_timeout_ms / 1000
         timeout_s = time_for(call.time_left_s(), self._config.timeout_ms / 1000, most_s)
         deadline_s = self._parts.clock.monotonic_s() + timeout_s
         response = service_pb2.SendMessageResponse()
         try:
-            caller = caller_of(call.metadata)
+            caller = caller_of(call.metadata)._replace(user=principal.user, peer=call.peer)
             for message in request.messages:
-                entry = await self._write(caller, message, deadline_s)
-                response.entries.append(entry)
+                name = caller.name_of(message.topic)
+                principal.require(ResourceKind.TABLE, name, Action.UPDATE)
+            owners = all_owners_of(caller.client_id, call.peer)
+            with self._shares.holding(owners, len(call.request)):
+                for message in request.messages:
+                    entry = await self._write(caller, message, deadline_s)
+                    response.entries.append(entry)
             codes = [Code(entry.status.code) for entry in response.entries]
             response.status.code = definition_pb2.Code.ValueType(int(errors.fold(codes)))
         except RequestError as failure:
+            self._parts.access.tell_if_refused(failure, call, call.method)
             response = _refused(failure)
         call.complete((response.SerializeToString(),))
 
@@ -91,7 +110,7 @@ class MessageForm:
             operation = _operation(message)
             namespace, name = caller.name_of(message.topic)
             table = kv_pb2.TableName(namespace=namespace, name=name)
-            topic = await self._tables.for_write(table)
+            topic = await self._tables.for_write(table, use_of(caller, "SendMessage"))
             result = await self._writes.write(topic, (operation,), deadline_s)
         except RequestError as failure:
             return service_pb2.SendResultEntry(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from strata_broker.access.principals import Principal
 from strata_broker.base.failures import Methods
+from strata_broker.base.shares import CallShares, most_each
 from strata_broker.kv.message_form import MessageForm
 from strata_broker.kv.metrics import METRICS
 from strata_broker.kv.reads import Reads
@@ -33,10 +35,21 @@ class KvBrokerPlugin:
         writes = Writes(parts, tables, config)
         reads = Reads(parts, tables, config)
         streams = self._streams = Streams(parts, config)
-        self._form = MessageForm(parts, tables, writes, config=config)
-        KvServicer(parts, tables, writes, reads=reads, streams=streams, config=config).register(
-            edge
+        shares = CallShares(
+            "table calls",
+            most_each(
+                config.max_calls_in_flight_per_client, config.max_calls_in_flight_per_address
+            ),
+            most_each(
+                config.max_bytes_in_flight_per_client, config.max_bytes_in_flight_per_address
+            ),
+            metrics=parts.metrics,
         )
+        self._form = MessageForm(parts, tables, writes, shares=shares, config=config)
+        servicer = KvServicer(
+            parts, tables, writes, reads=reads, streams=streams, shares=shares, config=config
+        )
+        servicer.register(edge)
         used: dict[str, Callable[[], int]] = {
             "max_bytes_in_flight": lambda: writes.bytes_in_flight,
             "max_reads_in_flight": lambda: reads.in_flight,
@@ -48,9 +61,9 @@ class KvBrokerPlugin:
             lambda: [(float(count()), {"limit": limit}) for limit, count in used.items()],
         )
 
-    def takes_send(self, call: HotCall) -> bool:
+    def takes_send(self, call: HotCall, principal: Principal) -> bool:
         """Take a message that is a write."""
-        return self._form is not None and self._form.takes_send(call)
+        return self._form is not None and self._form.takes_send(call, principal)
 
     def end_all(self) -> None:
         """End all watches."""

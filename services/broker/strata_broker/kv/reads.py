@@ -18,7 +18,7 @@ from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import AngeliaError
 from strata_broker.base import errors
-from strata_broker.base.config import KvSection
+from strata_broker.base.table_config import KvSection
 from strata_broker.kv.lanes import Lanes, WaitingRequest
 from strata_broker.kv.tables import Tables
 from strata_broker.kv.writes import SERVICE

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from contextvars import ContextVar
 from typing import TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
@@ -14,22 +15,27 @@ from google.protobuf.message import DecodeError, Message
 from strata.kv.v1 import kv_pb2, kv_storage_pb2
 from strata_angelia.methods import Rpc, rpcs_of
 from strata_angelia.ports import AngeliaError
-from strata_broker.base.config import KvSection
+from strata_broker.access.principals import current_principal
+from strata_broker.base.audit import Audited, FirstUse
 from strata_broker.base.failures import Methods
 from strata_broker.base.parsing import parse
+from strata_broker.base.shares import CallShares, Owner, all_owners_of, most_each
+from strata_broker.base.table_config import KvSection
 from strata_broker.kv.reads import Reads
 from strata_broker.kv.streams import Streams
 from strata_broker.kv.tables import Tables
 from strata_broker.kv.writes import SERVICE as STORAGE_SERVICE
 from strata_broker.kv.writes import Writes
 from strata_broker.metadata.metadata import TopicRow
-from strata_broker.metadata.requests import time_for
+from strata_broker.metadata.requests import operator_of, time_for
 from strata_broker.receives.receive import topic_ref
+from strata_broker.servicers.audit import audit, audited
 from strata_broker.servicers.errors import call_error
 from strata_broker.servicers.plugins import PluginParts
 from strata_edge.ports import CallError, CallInfo, ServerStreamHandler, UnaryHandler
 from strata_kv.names import table_of
 from strata_metadata.errors import MetaRefused
+from strata_mq.access import ResourceKind
 from strata_mq.layout import prefix_end
 from strata_mq.requests import Code, RequestError
 
@@ -39,6 +45,10 @@ SERVICE: str = _SERVICE.full_name
 Request = TypeVar("Request", bound=Message)
 
 _FAILURES = (RequestError, MetaRefused, AngeliaError)
+# The audit trail has changes of tables; items are content, as messages are.
+_CHANGES = ("CreateTable", "DeleteTable")
+
+_caller: ContextVar[Audited] = ContextVar("caller of a table")
 
 
 class KvServicer:
@@ -52,8 +62,12 @@ class KvServicer:
         *,
         reads: Reads,
         streams: Streams,
+        shares: CallShares,
         config: KvSection,
     ) -> None:
+        self._shares = shares
+        most = most_each(config.max_watches_per_client, config.max_watches_per_address)
+        self._stream_shares = CallShares("streams of tables", most, metrics=parts.metrics)
         self._parts = parts
         self._tables = tables
         self._writes = writes
@@ -76,7 +90,7 @@ class KvServicer:
         operation = kv_pb2.Operation(key=request.key, put=request.value, ttl_ms=request.ttl_ms)
         if request.if_absent:
             operation.condition.version = 0
-        topic = await self._tables.for_write(request.table)
+        topic = await self._tables.for_write(request.table, _use("Put"))
         result = await self._writes.write(topic, (operation,), deadline_s)
         if not result.applied:
             return kv_pb2.PutResponse(revision=result.revision, current=_current(result))
@@ -121,7 +135,7 @@ class KvServicer:
                 raise RequestError(
                     Code.BAD_REQUEST, "no new value: name a value or delete the item"
                 )
-        topic = await self._tables.for_write(request.table)
+        topic = await self._tables.for_write(request.table, _use("CompareAndSet"))
         result = await self._writes.write(topic, (operation,), deadline_s)
         response = kv_pb2.CompareAndSetResponse(swapped=result.applied, revision=result.revision)
         if result.applied:
@@ -132,7 +146,7 @@ class KvServicer:
 
     async def batch(self, request: kv_pb2.BatchRequest, deadline_s: float) -> kv_pb2.BatchResponse:
         """Carry out operations together."""
-        topic = await self._tables.for_write(request.table)
+        topic = await self._tables.for_write(request.table, _use("Batch"))
         result = await self._writes.write(topic, request.operations, deadline_s)
         return kv_pb2.BatchResponse(
             applied=result.applied,
@@ -198,7 +212,11 @@ class KvServicer:
         """List the tables of a namespace."""
         names = self._tables.names(request.namespace)
         return kv_pb2.ListTablesResponse(
-            tables=(kv_pb2.TableName(namespace=request.namespace, name=name) for name in names)
+            tables=(
+                kv_pb2.TableName(namespace=request.namespace, name=name)
+                for name in names
+                if current_principal().may_see(ResourceKind.TABLE, (request.namespace, name))
+            )
         )
 
     async def delete_table(
@@ -237,7 +255,7 @@ class KvServicer:
         self, request: kv_pb2.WatchRequest, deadline_s: float
     ) -> AsyncGenerator[kv_pb2.WatchResponse, None]:
         """Stream changes."""
-        topic = await self._tables.for_write(request.table)
+        topic = await self._tables.for_write(request.table, _use("Watch"))
         changes = self._streams.watch(topic, request.prefix, request.from_revision)
         async with aclosing(changes):
             async for response in changes:
@@ -257,10 +275,14 @@ class KvServicer:
     def _answering(self, rpc: Rpc) -> UnaryHandler:
         async def answer(data: bytes, info: CallInfo) -> bytes:
             request = _parsed(rpc.request_type, data)
+            _caller.set(audited(info))
             try:
-                response = cast("Message", await rpc.function(request, self._deadline_s(info)))
+                with self._shares.holding(_owners_of(info), len(data)):
+                    response = cast("Message", await rpc.function(request, self._deadline_s(info)))
             except _FAILURES as failure:
                 raise call_error(failure) from failure
+            if rpc.name in _CHANGES:
+                audit(self._parts.audit, rpc.name, request, info)
             return response.SerializeToString()
 
         return answer
@@ -268,10 +290,12 @@ class KvServicer:
     def _streaming(self, rpc: Rpc) -> ServerStreamHandler:
         async def answer(data: bytes, info: CallInfo) -> AsyncIterator[bytes]:
             request = _parsed(rpc.request_type, data)
+            _caller.set(audited(info))
             try:
-                async with aclosing(rpc.function(request, self._deadline_s(info))) as responses:
-                    async for response in responses:
-                        yield response.SerializeToString()
+                with self._stream_shares.holding(_owners_of(info)):
+                    async with aclosing(rpc.function(request, self._deadline_s(info))) as responses:
+                        async for response in responses:
+                            yield response.SerializeToString()
             except _FAILURES as failure:
                 raise call_error(failure) from failure
 
@@ -284,6 +308,15 @@ class KvServicer:
             info.time_left_s(), self._config.timeout_ms / 1000, config.calls.max_timeout_ms / 1000
         )
         return self._parts.clock.monotonic_s() + timeout_s
+
+
+def _use(rpc: str) -> FirstUse:
+    """Return the use of a table by the call that is served in this context."""
+    return FirstUse(_caller.get(), rpc)
+
+
+def _owners_of(info: CallInfo) -> tuple[Owner, ...]:
+    return all_owners_of(operator_of(info.metadata).client_id, info.peer)
 
 
 def _parsed(request_type: type[Request], data: bytes) -> Request:

@@ -14,7 +14,7 @@ from strata.kv.v1 import kv_pb2, kv_storage_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError, Channel
 from strata_broker.base import errors
-from strata_broker.base.config import KvSection
+from strata_broker.base.table_config import KvSection
 from strata_broker.kv.writes import SERVICE
 from strata_broker.metadata.metadata import TopicRow
 from strata_broker.receives.receive import topic_ref

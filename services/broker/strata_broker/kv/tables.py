@@ -14,8 +14,10 @@ from strata.kv.v1 import kv_pb2
 from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import AngeliaError
 from strata_broker.base import errors
-from strata_broker.base.config import KvSection
+from strata_broker.base.audit import FirstUse
 from strata_broker.base.failures import contained
+from strata_broker.base.table_config import KvSection
+from strata_broker.clients.provision import made_on_first_use
 from strata_broker.metadata.metadata import NO_RAFT_GROUP, MetadataView, Name, TopicRow
 from strata_broker.metadata.quotas import TOPICS
 from strata_broker.servicers.plugins import PluginParts
@@ -65,22 +67,26 @@ class Tables:
             raise RequestError(Code.NOT_FOUND, f"table {name.name} does not exist")
         return topic
 
-    async def for_write(self, name: kv_pb2.TableName) -> TopicRow:
+    async def for_write(self, name: kv_pb2.TableName, use: FirstUse) -> TopicRow:
         """Return the topic behind a table; create it if that is allowed.
 
         Raises:
             RequestError: NOT_FOUND, an illegal name, or the reason of a failed creation.
         """
         if self.find(name) is None and self._config.auto_create_table:
-            await self.create(name)
+            await self._create_once(name, use)
         return self.get(name)
 
     async def create(self, name: kv_pb2.TableName) -> None:
-        """Create a table, or wait until another call has created it.
+        """Create a table for an operator, or wait until another call has created it.
 
         Raises:
             RequestError: the reason of a failed creation.
         """
+        await self._create_once(name, None)
+
+    async def _create_once(self, name: kv_pb2.TableName, use: FirstUse | None) -> None:
+        """Create a table; None: its own call is told to the audit trail, if it succeeds."""
         _check(name)
         key = (name.namespace, topic_of(name.name))
         task = self._creating.get(key)
@@ -89,7 +95,7 @@ class Tables:
                 raise errors.too_many_requests(
                     "too many tables are being created (metadata.max_creations_in_flight)"
                 )
-            task = self._parts.requests.spawn("create table", self._create(key))
+            task = self._parts.requests.spawn("create table", self._create(key, use))
             self._creating[key] = task
             task.add_done_callback(lambda _: self._creating.pop(key, None))
         # A waiter that leaves must not end the creation for other waiters.
@@ -134,7 +140,7 @@ class Tables:
                 raise errors.timed_out()
             await asyncio.sleep(_MOVED_PAUSE_S)
 
-    async def _create(self, key: Name) -> RequestError | None:
+    async def _create(self, key: Name, use: FirstUse | None) -> RequestError | None:
         """Create a table and wait until the view shows it; return the error, if any."""
         namespace, topic_name = key
         timeout_s = self._parts.config.metadata.call_timeout_ms / 1000
@@ -146,7 +152,7 @@ class Tables:
                 ),
             ):
                 async with asyncio.timeout(timeout_s):
-                    await self._create_topic(namespace, topic_name)
+                    await self._create_topic(namespace, topic_name, use)
                     while self._view.topic(*key) is None:
                         await self._view.wait_for_revision(self._view.revision + 1, timeout_s)
         except RequestError as failure:
@@ -160,7 +166,7 @@ class Tables:
             return RequestError(Code.PROXY_TIMEOUT, text)
         return None
 
-    async def _create_topic(self, namespace: str, topic_name: str) -> None:
+    async def _create_topic(self, namespace: str, topic_name: str, use: FirstUse | None) -> None:
         topic = meta_pb2.Topic(
             namespace=namespace,
             name=topic_name,
@@ -174,6 +180,10 @@ class Tables:
             # Another broker may have been faster.
             if refused.outcome != meta_pb2.META_OUTCOME_ALREADY_EXISTS:
                 raise
+        else:
+            if use is not None:
+                made = made_on_first_use("table", (namespace, table_of(topic_name) or topic_name))
+                self._parts.audit.changed(use.who, use.rpc, made)
 
 
 def _check(name: kv_pb2.TableName) -> None:

@@ -13,7 +13,7 @@ from itertools import count
 from strata.kv.v1 import kv_pb2, kv_storage_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.base import errors
-from strata_broker.base.config import KvSection
+from strata_broker.base.table_config import KvSection
 from strata_broker.kv.lanes import Lanes, WaitingRequest
 from strata_broker.kv.tables import Tables
 from strata_broker.metadata.metadata import TopicRow

@@ -2,21 +2,28 @@
 
 There are three limits: the broker's, one per namespace (so that one tenant's flood leaves room for
 other tenants) and one per raft group (so that one slow raft group does not fill the broker). Idle
-namespaces and raft groups are forgotten when there are too many.
+namespaces and raft groups are forgotten when there are too many. Each client, connection and
+address has a share (rule 34). Shares are counted only while much waits: until then nobody can hold
+too much, and a send costs nothing more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
 from strata_broker.base.config import BrokerConfig, SendSection
+from strata_broker.base.shares import Owner, OwnerShares, all_owners_of, most_each
+from strata_broker.metadata.requests import caller_of
+from strata_edge.ports import HotCall
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
 
 Key = TypeVar("Key", bound=Hashable)
 
 _MAX_REMEMBERED = 10_000
+# Shares are counted while more than this part of the broker's limit is taken.
+_SHARED_FROM = 1 / 8
 
 
 class SendBudget:
@@ -28,6 +35,11 @@ class SendBudget:
         self._broker = Limit(
             "sends in flight", config.max_bytes_in_flight, "bytes", metrics=metrics
         )
+        self._shared_from_bytes = int(config.max_bytes_in_flight * _SHARED_FROM)
+        most = most_each(
+            config.max_bytes_in_flight_per_client, config.max_bytes_in_flight_per_address
+        )
+        self._shares = OwnerShares("send bytes", most, metrics)
         self._namespaces: dict[str, Limit] = {}
         self._raft_groups: dict[int, Limit] = {}
 
@@ -36,7 +48,20 @@ class SendBudget:
         """Bytes that are charged now."""
         return self._broker.used
 
-    def try_take(self, namespace: str, raft_group: int, size_bytes: int) -> bool:
+    @property
+    def counts_shares(self) -> bool:
+        """Whether so much waits that each client must keep to its share."""
+        return self._broker.used >= self._shared_from_bytes
+
+    def sharers(self, call: HotCall) -> Sequence[Owner]:
+        """Return the owners whose shares a send is charged to; none while little waits."""
+        if not self.counts_shares:
+            return ()
+        return all_owners_of(caller_of(call.metadata).client_id, call.peer)
+
+    def try_take(
+        self, namespace: str, raft_group: int, size_bytes: int, sharers: Sequence[Owner] = ()
+    ) -> bool:
         """Charge a request, to the raft group of its first message; False: a limit is reached."""
         in_namespace = self._namespaces.get(namespace)
         if in_namespace is None:
@@ -52,13 +77,19 @@ class SendBudget:
             return False
         if in_namespace.try_take(size_bytes):
             if in_raft_group.try_take(size_bytes):
-                return True
+                if not sharers or self._shares.try_take(sharers, size_bytes):
+                    return True
+                in_raft_group.give_back(size_bytes)
             in_namespace.give_back(size_bytes)
         self._broker.give_back(size_bytes)
         return False
 
-    def give_back(self, namespace: str, raft_group: int, size_bytes: int) -> None:
+    def give_back(
+        self, namespace: str, raft_group: int, size_bytes: int, sharers: Sequence[Owner] = ()
+    ) -> None:
         """Give back the charge of a request."""
+        if sharers:
+            self._shares.give_back(sharers, size_bytes)
         self._broker.give_back(size_bytes)
         self._namespaces[namespace].give_back(size_bytes)
         self._raft_groups[raft_group].give_back(size_bytes)

@@ -17,6 +17,7 @@ from zlib import crc32
 
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
+from strata_broker.metadata.access_rows import AccessRows
 from strata_broker.metadata.tables import Home, MetadataTables, Name, TopicRow
 from strata_metadata.tables import NO_RAFT_GROUP, TablesReader
 from strata_mq.slots import SLOT_COUNT
@@ -48,6 +49,11 @@ class MetadataView:
     def ready(self) -> bool:
         """Whether the first snapshot has arrived."""
         return self._ready
+
+    @property
+    def access(self) -> AccessRows:
+        """Users, policies and cluster keys; a snapshot replaces the object, so ask each time."""
+        return self._tables.access
 
     def topic(self, namespace: str, name: str) -> TopicRow | None:
         """Find a topic by name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from strata_broker.base.receive_config import RefusalsSection
@@ -51,18 +52,29 @@ class Recorder:
 
     def sent(self, topic: TopicRow, message_type: int, message_count: int, size_bytes: int) -> None:
         """Count a stored request."""
-        key = (topic.topic_id, message_type)
-        stored = self._stored.get(key)
-        if stored is None:
-            stored = self._stored_of(topic, message_type)
-            if len(self._stored) >= _MAX_KEPT_LABELS:
-                self._stored.clear()
-            self._stored[key] = stored
-        self.messages_in += message_count
-        self.total_bytes_in += size_bytes
-        stored.messages.add(message_count)
-        stored.size_bytes.add(size_bytes)
+        self._count_stored(topic, message_type, message_count, size_bytes)
         self._message_size.record(size_bytes / message_count)
+
+    def sent_together(
+        self,
+        topic: TopicRow,
+        message_type: int,
+        requests: Sequence[tuple[int, int]],
+        started_s: float,
+    ) -> None:
+        """Count stored requests, and their answers.
+
+        Args:
+            topic: of all messages.
+            message_type: of all messages.
+            requests: messages and bytes of each one.
+            started_s: when all of them began.
+        """
+        message_count = sum([count for count, _ in requests])
+        size_bytes = sum([size_bytes for _, size_bytes in requests])
+        self._count_stored(topic, message_type, message_count, size_bytes)
+        self._message_size.record_all([size_bytes / count for count, size_bytes in requests])
+        self.answered("SendMessage", Code.OK, started_s, len(requests))
 
     def delivered(
         self,
@@ -85,8 +97,8 @@ class Recorder:
                 self._messages_out.add(counts[is_retry], labels)
                 self._bytes_out.add(sizes_bytes[is_retry], labels)
 
-    def answered(self, rpc: str, code: Code, started_s: float) -> None:
-        """Count an answer and its time."""
+    def answered(self, rpc: str, code: Code, started_s: float, count: int = 1) -> None:
+        """Count an answer and its time, or so many of the same time."""
         latency = self._latencies.get((rpc, code))
         if latency is None:
             labels = {
@@ -94,7 +106,22 @@ class Recorder:
                 "response_code": code.name.lower(),
             }
             latency = self._latencies[rpc, code] = self._latency.bound(labels)
-        latency.record((self._clock.monotonic_s() - started_s) * 1000)
+        latency.record((self._clock.monotonic_s() - started_s) * 1000, count)
+
+    def _count_stored(
+        self, topic: TopicRow, message_type: int, message_count: int, size_bytes: int
+    ) -> None:
+        key = (topic.topic_id, message_type)
+        stored = self._stored.get(key)
+        if stored is None:
+            stored = self._stored_of(topic, message_type)
+            if len(self._stored) >= _MAX_KEPT_LABELS:
+                self._stored.clear()
+            self._stored[key] = stored
+        self.messages_in += message_count
+        self.total_bytes_in += size_bytes
+        stored.messages.add(message_count)
+        stored.size_bytes.add(size_bytes)
 
     def _stored_of(self, topic: TopicRow, message_type: int) -> _Stored:
         labels = {

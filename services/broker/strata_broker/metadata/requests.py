@@ -10,6 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from apache.rocketmq.v2 import definition_pb2
+from strata_broker.base.audit import Audited, FirstUse
 from strata_broker.metadata.metadata import Name
 from strata_mq.requests import MAX_NAMESPACE_LENGTH, Code, RequestError
 
@@ -27,12 +28,16 @@ _LANGUAGE_NAMES = {"HTTP": "NODE_JS", "GO": "GOLANG", "DOTNET": "DOT_NET"}
 
 
 class Caller(NamedTuple):
-    """Who calls: the client's id, the namespace it was configured with, its language."""
+    """The caller: the client's id, the namespace it was configured with, its language."""
 
     client_id: str
     namespace: str
     # As in the client's metadata: JAVA, GO, PYTHON, HTTP (Node) ...
     language: str = ""
+    # User that signed the call; "": access is not controlled, or it does not matter here.
+    user: str = ""
+    # `host:port`; "": it does not matter here.
+    peer: str = ""
 
     def name_of(self, resource: definition_pb2.Resource) -> Name:
         """Return the key under which a topic or consumer group is known.
@@ -49,8 +54,13 @@ def caller_of(metadata: Mapping[str, str]) -> Caller:
     Raises:
         RequestError: CLIENT_ID_REQUIRED; REQUEST_HEADER_FIELDS_TOO_LARGE.
     """
-    client_id = metadata.get(_CLIENT_ID, "")
-    namespace, language = metadata.get(_NAMESPACE, ""), metadata.get(_LANGUAGE, "")
+    return _caller(
+        metadata.get(_CLIENT_ID, ""), metadata.get(_NAMESPACE, ""), metadata.get(_LANGUAGE, "")
+    )
+
+
+@lru_cache(maxsize=1024)
+def _caller(client_id: str, namespace: str, language: str) -> Caller:
     if not client_id:
         raise RequestError(Code.CLIENT_ID_REQUIRED, "client id cannot be empty")
     if len(client_id) + len(namespace) + len(language) > MAX_CLIENT_ID_LENGTH:
@@ -65,6 +75,11 @@ def _check_header(what: str, value: str, most: int) -> None:
         raise RequestError(
             Code.REQUEST_HEADER_FIELDS_TOO_LARGE, f"{what} is longer than {most} characters"
         )
+
+
+def use_of(caller: Caller, rpc: str) -> FirstUse:
+    """Return the use of something that a client's call makes if nobody made it before."""
+    return FirstUse(Audited(caller.user, caller.peer, caller.client_id), rpc)
 
 
 def operator_of(metadata: Mapping[str, str]) -> Caller:

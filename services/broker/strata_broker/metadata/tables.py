@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from strata.meta.v1 import meta_pb2
+from strata_broker.metadata.access_rows import AccessRows
 from strata_metadata.tables import NO_RAFT_GROUP, copy_row, put_row
 from strata_mq.requests import is_own_consumer_group, is_table_topic
 from strata_mq.slots import SLOT_COUNT
@@ -102,6 +103,7 @@ class MetadataTables:
         slots: raft group of each slot.
         slot_moves: by the raft group that gives up slots.
         quotas: by namespace and topic.
+        access: users, policies and cluster keys.
         topic_counts, consumer_group_counts: rows by namespace without those of StrataMQ itself: no
             dead-letter topics, no consumer groups for redrives and given-up transactions.
         new_consumer_groups: names of consumer groups whose rows came or went since they were taken.
@@ -122,6 +124,7 @@ class MetadataTables:
         self.slots = [NO_RAFT_GROUP] * SLOT_COUNT
         self.slot_moves: dict[int, meta_pb2.SlotMove] = {}
         self.quotas: dict[Name, meta_pb2.Quota] = {}
+        self.access = AccessRows()
         self.topic_counts: Counter[str] = Counter()
         self.consumer_group_counts: Counter[str] = Counter()
         # topic id -> queue -> where it is, for queues that are not where their slot is
@@ -173,6 +176,8 @@ class MetadataTables:
                 scope = (change.quota.namespace, change.quota.topic)
                 put_row(self.quotas, scope, change.quota, deleted=change.deleted)
                 self.new_quotas = True
+            case "user" | "policy" | "cluster_key":
+                self.access.take(change)
 
     def learn(self, topic_id: int, queue: int, ended_in: int, epoch: meta_pb2.Epoch) -> bool:
         """Learn an epoch of a queue that the metadata does not have yet.
@@ -208,6 +213,7 @@ class MetadataTables:
                 self.learn(topic_id, queue, ended_in, epoch)
         self.new_consumer_groups.update(others.consumer_groups)
         self.new_quotas = True
+        self.access.replaces(others.access)
         before = enumerate(others.slots)
         self.new_slots = {slot for slot, owner in before if self.slots[slot] != owner}
         self.new_placement = True

@@ -9,6 +9,7 @@ groups carry them out. Failures are `RequestError`, `MetaRefused` or `AngeliaErr
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 
 from strata.admin.v1 import admin_pb2
@@ -58,9 +59,17 @@ class ClusterOperations:
         """Return all nodes by id."""
         return self._view.nodes()
 
+    def replica_counts(self) -> Counter[str]:
+        """Return how many replicas each node has, those included that are leaving it."""
+        return Counter(
+            replica.node_id
+            for row in self._view.raft_groups()
+            for replica in (*row.replicas, *row.leaving)
+        )
+
     def picture(self) -> ClusterPicture:
         """Return the present health of nodes and raft groups."""
-        return self._watch.look()
+        return self._watch.check()
 
     def health(self, broker_node_id: str) -> admin_pb2.GetHealthResponse:
         """Return whether the cluster is healthy, and the reasons if it is not."""

@@ -17,6 +17,7 @@ from strata_broker.base.config import MetadataSection
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.storage_client.storage_client import StorageClient
 from strata_metadata.client import MetadataClient
+from strata_metadata.enum_names import name_of
 from strata_metadata.errors import MetaRefused
 from strata_mq.requests import RequestError
 from strata_runtime.backoff import Random
@@ -99,7 +100,7 @@ class Dropper:
         dropped_id: int,
         failure: Exception,
     ) -> None:
-        name = meta_pb2.TombstoneKind.Name(kind).removeprefix("TOMBSTONE_KIND_").lower()
+        name = name_of(meta_pb2.TombstoneKind, kind).removeprefix("TOMBSTONE_KIND_").lower()
         self._log.warning(text, what=name, id=dropped_id, reason=one_line(failure))
 
 

@@ -24,14 +24,16 @@ from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
+from strata_broker.access.call_runtime import CallRuntime
+from strata_broker.access.principals import current_principal, topic_target
 from strata_broker.base import errors
 from strata_broker.base.append_places import PendingPlace
+from strata_broker.base.failures import unexpected
 from strata_broker.base.identity import BrokerIdentity
 from strata_broker.base.wire import stored_message
 from strata_broker.clients.provision import Provisioner, topic_not_found
 from strata_broker.clients.sessions import Client, Sessions
 from strata_broker.metadata.budget import SendBudget
-from strata_broker.metadata.call_runtime import CallRuntime
 from strata_broker.metadata.metadata import TopicRow
 from strata_broker.metadata.requests import milliseconds
 from strata_broker.operators.dead_letters import DeadLetters
@@ -39,6 +41,7 @@ from strata_broker.operators.message_queries import MAX_PAGE_MESSAGES, MessageQu
 from strata_broker.receives.receive import topic_ref
 from strata_broker.sends.send import Sender
 from strata_broker.storage_client.storage_tier import StorageTier
+from strata_mq.access import Action
 from strata_mq.layout import (
     Checksum,
     OutgoingMessage,
@@ -47,7 +50,7 @@ from strata_mq.layout import (
     pack_message_id,
     text_hash,
 )
-from strata_mq.requests import REDRIVE_GROUP, Code, RequestError
+from strata_mq.requests import REDRIVE_GROUP, Code, RequestError, check_not_own_topic
 from strata_mq.traces import sender_fragment
 from strata_runtime.limits import Limit
 
@@ -300,12 +303,15 @@ class Redriver:
         """Put a message into a batch.
 
         Raises:
-            RequestError: its topic is gone, or a limit is reached.
+            RequestError: its topic is gone or not for clients, or a limit is reached.
         """
         letter = one.letter
         target = self._view.topic(run.topic.namespace, letter.topic.name)
         if target is None:
             raise topic_not_found(letter.topic.name)
+        name = (target.namespace, target.name)
+        current_principal().require(*topic_target(name), Action.PUB)
+        check_not_own_topic(target.name)
         outgoing = redriven_message(
             letter, run.topic.name, _new_id(run.topic, one), run.client.client_id, self._checksum
         )
@@ -378,6 +384,12 @@ class _Resent:
         self.failures.update(dict.fromkeys(indexes, failure.without_stack()))
         self._settled(indexes)
 
+    def failed(self) -> None:
+        """See `append.Waiter`."""
+        indexes = tuple(self._charged)
+        self._left = len(indexes)
+        self.refused(indexes, unexpected())
+
     def moved(
         self,
         indexes: Sequence[int],
@@ -412,7 +424,12 @@ class _Acked:
     def settled(self, index: int, failure: RequestError | None) -> None:
         """See `acks.AckWaiter`."""
         self._left -= 1
-        if not self._left and not self.done.done():
+        if not self._left:
+            self.failed()
+
+    def failed(self) -> None:
+        """See `acks.AckWaiter`."""
+        if not self.done.done():
             self.done.set_result(None)
 
 

@@ -8,6 +8,7 @@ Failures are `RequestError`, `MetaRefused` or `AngeliaError`; the servicers choo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
@@ -167,16 +168,18 @@ class Operations:
     async def reset_consumer_group(
         self, request: admin_pb2.ResetConsumerGroupRequest
     ) -> list[admin_pb2.ConsumerQueueLag]:
-        """Move a consumer group's cursors on one topic, or on all it consumes.
+        """Move a consumer group's cursors on all it consumes, one topic or some of its queues.
 
         Raises:
-            RequestError: unknown names, or no target.
+            RequestError: unknown names, no target, or queues without their topic.
         """
         target = request.WhichOneof("to")
         if target is None:
             raise RequestError(
-                Code.BAD_REQUEST, "no target: a reset names earliest, latest or a time"
+                Code.BAD_REQUEST, "no target: a reset names earliest, latest, a time or an offset"
             )
+        if request.queues and not request.topic:
+            raise RequestError(Code.BAD_REQUEST, "queues without a topic: name the topic, too")
         group = self.consumer_group(request.namespace, request.name)
         if request.topic:
             topics = [self.topic(request.namespace, request.topic)]
@@ -188,7 +191,7 @@ class Operations:
                 consumer_group_id=group.consumer_group_id, topic=topic_ref(topic)
             )
             setattr(reset, target, getattr(request, target))
-            lags.extend(await self._reset(topic, reset))
+            lags.extend(await self._reset(topic, reset, request.queues))
         return lags
 
     async def forget_subscription(self, group: meta_pb2.ConsumerGroup, topic: TopicRow) -> None:
@@ -228,8 +231,10 @@ class Operations:
         return epochs.join_states(state for _, answer in answers for state in answer.queues)
 
     async def _reset(
-        self, topic: TopicRow, reset: storage_pb2.ResetConsumerRequest
+        self, topic: TopicRow, reset: storage_pb2.ResetConsumerRequest, queues: Sequence[int] = ()
     ) -> list[admin_pb2.ConsumerQueueLag]:
+        """Reset some queues of a topic; none: all of them."""
+
         def reset_of(raft_group: int, queues: Sequence[int]) -> storage_pb2.ResetConsumerRequest:
             one = storage_pb2.ResetConsumerRequest()
             one.CopyFrom(reset)
@@ -237,9 +242,20 @@ class Operations:
             one.queues.extend(queues)
             return one
 
-        answers = await self._holders.of_topic(
-            topic, "ResetConsumer", storage_pb2.ResetConsumerResponse, reset_of
-        )
+        for queue in queues:
+            if queue >= topic.queue_count:
+                text = f"topic {topic.name} has {topic.queue_count} queues, from 0"
+                raise RequestError(Code.NOT_FOUND, text)
+        response_type = storage_pb2.ResetConsumerResponse
+        if queues:
+            answers = []
+            for queue in sorted(set(queues)):
+                request_for = partial(reset_of, queues=(queue,))
+                answers += await self._holders.of_queue(
+                    topic, queue, "ResetConsumer", response_type, request_for
+                )
+        else:
+            answers = await self._holders.of_topic(topic, "ResetConsumer", response_type, reset_of)
         states = epochs.join_states(state for _, answer in answers for state in answer.queues)
         return [_lag(topic, state) for state in states]
 

@@ -17,7 +17,7 @@ from strata_broker.metadata.metadata import MetadataView
 from strata_broker.sends.transactions import Transactions, read_transaction_id
 from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.layout import unpack_message_id
-from strata_mq.requests import Code, HandleForm, PendingHandle, RequestError, encode_pending_handle
+from strata_mq.requests import Code, HandleForm, PendingHandle, RequestError
 
 _DEFAULT_PAGE = 100
 _MAX_PAGE = 1_000
@@ -123,7 +123,7 @@ class TransactionOperations:
     async def _handle(self, text: str, namespace: str, topic: str) -> PendingHandle:
         """Return the handle of a half message, from the producer's id or by its message id."""
         if not topic:
-            return read_transaction_id(text)
+            return read_transaction_id(text, self._transactions.handles)
         topic_id = self._topic_id(namespace, topic)
         answers = await self._ask_all(
             storage_pb2.ListPendingRequest(
@@ -200,7 +200,7 @@ class TransactionOperations:
         topic = self._view.topic_by_id(half.topic_id)
         handle = _named(raft_group, half)
         return admin_pb2.Transaction(
-            transaction_id=encode_pending_handle(handle),
+            transaction_id=self._transactions.handles.pending(handle),
             message_id=handle.message_id,
             namespace=topic.namespace if topic is not None else "",
             topic=topic.name if topic is not None else "",

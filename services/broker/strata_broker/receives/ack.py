@@ -11,8 +11,10 @@ from google.protobuf.message import DecodeError
 
 from apache.rocketmq.v2 import service_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker.base import errors
-from strata_broker.base.config import BrokerConfig
+from strata_broker.access.call_runtime import CallRuntime
+from strata_broker.access.principals import Principal, topic_target
+from strata_broker.base import errors, wire
+from strata_broker.base.failures import unexpected
 from strata_broker.base.parsing import parse
 from strata_broker.base.shares import SHARING, Owner, OwnerShares, owners_of
 from strata_broker.clients.provision import Provisioner
@@ -24,17 +26,16 @@ from strata_broker.receives.unclaimed import Unclaimed
 from strata_broker.storage_client.ack_lanes import Acker
 from strata_broker.storage_client.storage_client import StorageClient
 from strata_edge.ports import HotCall
+from strata_mq.access import Action, ResourceKind
 from strata_mq.requests import (
     Code,
     ReceiptHandle,
     RequestError,
     check_change_invisible,
     check_consumer_group,
-    encode_handle,
+    check_not_own_consumer_group,
 )
-from strata_runtime.clock import Clock
 from strata_runtime.limits import Limit
-from strata_runtime.metrics import Metrics
 
 ACK = "AckMessage"
 
@@ -48,26 +49,24 @@ class Acknowledger:
 
     def __init__(
         self,
-        view: MetadataView,
         provisioner: Provisioner,
         acker: Acker,
         *,
-        config: BrokerConfig,
-        clock: Clock,
-        recorder: Recorder,
-        metrics: Metrics,
         unclaimed: Unclaimed,
+        runtime: CallRuntime,
     ) -> None:
+        config, metrics = runtime.config, runtime.metrics
         self._unclaimed = unclaimed
-        self._view = view
+        self._view = provisioner.view
         self._provisioner = provisioner
-        self._handles = HandleReader(view)
+        self._handles = HandleReader(provisioner.view, runtime.handles)
         self._acker = acker
+        self._access = runtime.access
         self._config = config.ack
         self._timeout_s = config.storage_client.call_timeout_ms / 1000
         self._max_timeout_s = config.calls.max_timeout_ms / 1000
-        self._clock = clock
-        self._recorder = recorder
+        self._clock = runtime.clock
+        self._recorder = runtime.recorder
         limits = config.ack
         self._bytes = Limit("ack requests", limits.max_bytes_waiting, "bytes", metrics=metrics)
         most = limits.max_bytes_waiting_per_client
@@ -75,18 +74,25 @@ class Acknowledger:
         most = limits.max_waiting_per_client
         self._entry_shares = OwnerShares("acks", dict.fromkeys(SHARING, most), metrics)
 
-    def take(self, call: HotCall) -> None:
-        """Take one call; it is answered when storage has answered for every entry."""
+    def take(self, call: HotCall, principal: Principal) -> None:
+        """Take one call; it is answered when storage has answered for every entry.
+
+        Args:
+            call: the AckMessage.
+            principal: who acks.
+        """
         started_s = self._clock.monotonic_s()
         pending = _PendingAck(call, self._recorder, started_s)
         try:
-            self._take(call, pending, started_s)
+            self._take(call, pending, principal, started_s)
         except BaseException:
             # The caller answers; the charge is given back.
             pending.end()
             raise
 
-    def _take(self, call: HotCall, pending: _PendingAck, started_s: float) -> None:
+    def _take(
+        self, call: HotCall, pending: _PendingAck, principal: Principal, started_s: float
+    ) -> None:
         try:
             caller = caller_of(call.metadata)
             self._charge(pending, caller)
@@ -95,10 +101,14 @@ class Acknowledger:
             if not self._entry_shares.try_take(pending.owners, len(request.entries)):
                 raise errors.too_many_requests()
             pending.charged_entries = len(request.entries)
-            group = _checked_group(self._view, caller.name_of(request.group))
-            topic = self._provisioner.topic(*caller.name_of(request.topic))
+            group_name, topic_name = caller.name_of(request.group), caller.name_of(request.topic)
+            principal.require(ResourceKind.GROUP, group_name, Action.SUB)
+            principal.require(*topic_target(topic_name), Action.SUB)
+            group = _checked_group(self._view, group_name)
+            topic = self._provisioner.topic(*topic_name)
         except RequestError as bad:
             pending.refuse(bad)
+            self._access.tell_if_refused(bad, call, ACK)
             return
         self._unclaimed.claimed(caller.client_id)
         wait_s = time_for(call.time_left_s(), self._timeout_s, self._max_timeout_s)
@@ -208,8 +218,21 @@ class _PendingAck:
         if not self._left:
             self.answer()
 
+    def failed(self) -> None:
+        """See `acks.AckWaiter`."""
+        # The entries that are settled later find nothing left to answer.
+        self._left = 0
+        try:
+            self.refuse(unexpected())
+        finally:
+            self.end()
+
     def answer(self) -> None:
         """Answer with one status per entry and their common status."""
+        named = [(entry.message_id, entry.receipt_handle) for entry in self.entries]
+        if named and not self._failures and all(map(all, named)):
+            self._complete(wire.acked(named), Code.OK)
+            return
         response = service_pb2.AckMessageResponse()
         codes = []
         for index, entry in enumerate(self.entries):
@@ -223,7 +246,7 @@ class _PendingAck:
         code = errors.fold(codes) if codes else Code.OK
         # Clients' tests look for the code's name.
         response.status.CopyFrom(errors.status_of(RequestError(code)))
-        self._complete(response, code)
+        self._complete(response.SerializeToString(), code)
         if self._failures:
             self._recorder.pace.refused(self.call.peer, codes)
 
@@ -235,11 +258,11 @@ class _PendingAck:
             response.entries.add(
                 message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
             )
-        self._complete(response, failure.code)
+        self._complete(response.SerializeToString(), failure.code)
         self._recorder.pace.refused(self.call.peer, (failure.code,) * max(1, len(self.entries)))
 
-    def _complete(self, response: service_pb2.AckMessageResponse, code: Code) -> None:
-        self.call.complete([response.SerializeToString()])
+    def _complete(self, response: bytes, code: Code) -> None:
+        self.call.complete([response])
         self._recorder.answered(ACK, code, self._started_s)
         self.end()
 
@@ -258,19 +281,19 @@ class LeaseKeeper:
 
     def __init__(
         self,
-        view: MetadataView,
         provisioner: Provisioner,
         storage: StorageClient,
         *,
         unclaimed: Unclaimed,
-        config: BrokerConfig,
+        runtime: CallRuntime,
     ) -> None:
         self._unclaimed = unclaimed
-        self._view = view
+        self._view = provisioner.view
         self._provisioner = provisioner
-        self._handles = HandleReader(view)
+        self._signer = runtime.handles
+        self._handles = HandleReader(provisioner.view, runtime.handles)
         self._storage = storage
-        self._limits = config.limits()
+        self._limits = runtime.config.limits()
 
     async def change_invisible(
         self,
@@ -300,7 +323,7 @@ class LeaseKeeper:
             timeout_s=timeout_s,
         )
         changed = response.lease
-        return encode_handle(
+        return self._signer.receipt(
             ReceiptHandle(
                 raft_group,
                 lease.consumer_group_id,
@@ -348,6 +371,7 @@ class LeaseKeeper:
 
 def _checked_group(view: MetadataView, group: Name) -> Name:
     """Return a legal consumer group's name; the handle shows whether the group exists."""
+    check_not_own_consumer_group(group[1])
     if view.consumer_group(*group) is None:
         check_consumer_group(group[1])
     return group

@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
+from strata_broker.access.call_runtime import CallRuntime
 from strata_broker.clients.provision import Provisioner
 from strata_broker.clients.sessions import Sessions
-from strata_broker.metadata.call_runtime import CallRuntime
 from strata_broker.metadata.filters import Filters
 from strata_broker.receives.deliver import Deliverer
 from strata_broker.receives.popper import Popper
+from strata_broker.receives.pulls import Puller
 from strata_broker.receives.receive import Pops, Receiver
 from strata_broker.receives.takebacks import Takebacks
 from strata_broker.receives.unclaimed import Unclaimed
 from strata_broker.receives.waiting_room import WaitingRoom
+from strata_broker.storage_client.holder_calls import HolderCalls
 from strata_broker.storage_client.storage_tier import StorageTier
+
+
+def new_puller(
+    provisioner: Provisioner,
+    storage: StorageTier,
+    filters: Filters,
+    *,
+    sessions: Sessions,
+    store_host: str,
+    runtime: CallRuntime,
+) -> Puller:
+    """Return what serves PullMessage and the calls about offsets."""
+    return Puller(
+        provisioner,
+        storage.client,
+        reads=storage.reads,
+        holders=HolderCalls(
+            provisioner.view,
+            storage.client,
+            runtime.clock,
+            timeout_s=runtime.config.metadata.call_timeout_ms / 1000,
+        ),
+        filters=filters,
+        sessions=sessions,
+        store_host=store_host,
+        runtime=runtime,
+    )
 
 
 def new_receiver(

@@ -11,15 +11,13 @@ from typing import NamedTuple
 
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
+from strata_broker.access.call_runtime import CallRuntime
 from strata_broker.base import wire
 from strata_broker.base.message_traces import MessageTraces
 from strata_broker.metadata.metadata import TopicRow
-from strata_broker.metadata.recorder import Recorder
 from strata_broker.metadata.stored_messages import shown_message
 from strata_broker.storage_client.storage_client import StorageClient
-from strata_mq.requests import ReceiptHandle, encode_handle
-from strata_runtime.clock import Clock
-from strata_runtime.metrics import Metrics
+from strata_mq.requests import HandleKeys, ReceiptHandle, encode_handle
 
 
 class Given(NamedTuple):
@@ -59,18 +57,17 @@ class Deliverer:
         self,
         storage: StorageClient,
         store_host: str,
-        clock: Clock,
         *,
-        recorder: Recorder,
-        metrics: Metrics,
+        runtime: CallRuntime,
         traces: MessageTraces | None = None,
     ) -> None:
+        self._handles = runtime.handles
         self._traces = traces if traces is not None and traces.tracer.enabled else None
         self._storage = storage
         self._store_host = store_host
-        self._clock = clock
-        self._recorder = recorder
-        self._released = metrics.counter("strata_broker_released_total")
+        self._clock = runtime.clock
+        self._recorder = runtime.recorder
+        self._released = runtime.metrics.counter("strata_broker_released_total")
 
     def set_store_host(self, store_host: str) -> None:
         """Set the host that messages name as the one that stored them."""
@@ -99,9 +96,10 @@ class Deliverer:
             self._traces.delivered(topic.name, group.name, popped, self._store_host)
         responses = [wire.RECEIVE_OK]
         sizes, counts = [0, 0], [0, 0]
+        keys = self._handles.keys()
         for leased in popped.messages:
             message = leased.message
-            responses.append(self._response(raft_group, group, topic, leased))
+            responses.append(self._response(raft_group, group, topic, leased, keys))
             is_retry = leased.attempt_count > 1
             sizes[is_retry] += len(message)
             counts[is_retry] += 1
@@ -143,6 +141,7 @@ class Deliverer:
         group: meta_pb2.ConsumerGroup,
         topic: TopicRow,
         leased: storage_pb2.LeasedMessage,
+        keys: HandleKeys,
     ) -> bytes:
         handle = encode_handle(
             ReceiptHandle(
@@ -155,7 +154,8 @@ class Deliverer:
                 leased.generation,
                 leased.visible_at_ms,
                 leased.visible_at_ms == 0,
-            )
+            ),
+            keys,
         )
         return shown_message(
             topic,

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from strata.storage.v1 import storage_pb2
+from strata_broker.access.handle_signer import HandleSigner
 from strata_broker.metadata.metadata import MetadataView, Name, TopicRow
-from strata_mq.requests import Code, RequestError, decode_handle
+from strata_mq.requests import Code, RequestError
 
 
 class HandleReader:
     """Reads handles from any broker (rule: brokers hold no state that matters)."""
 
-    def __init__(self, view: MetadataView) -> None:
+    def __init__(self, view: MetadataView, signer: HandleSigner) -> None:
         self._view = view
+        self._signer = signer
 
     def lease(self, text: str, group: Name, topic: TopicRow) -> tuple[int, storage_pb2.LeaseRef]:
         """Return (raft group, lease).
 
         Raises:
-            RequestError: INVALID_RECEIPT_HANDLE: damaged, of another topic or consumer group, or of
-                a raft group that does not exist (handles are not signed).
+            RequestError: INVALID_RECEIPT_HANDLE: damaged, forged, of another topic or consumer
+                group, or of a raft group that does not exist.
         """
-        handle = decode_handle(text)
+        handle = self._signer.read_receipt(text)
         row = self._view.consumer_group(*group)
         if (
             row is None

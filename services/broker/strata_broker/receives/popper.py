@@ -32,6 +32,9 @@ _SHORT_WAIT_MS = 1_000
 PopFor = Callable[[TopicRow, PopPlace], storage_pb2.PopRequest]
 """Makes the request of a pop at a place."""
 
+Looked = Callable[[storage_pb2.PopResponse | None], None]
+"""Hears what a pop brought; None: nothing."""
+
 
 class Popped(NamedTuple):
     """Leased messages of one raft group."""
@@ -40,8 +43,12 @@ class Popped(NamedTuple):
     response: storage_pb2.PopResponse
 
 
+def _nobody(_: storage_pb2.PopResponse | None) -> None:
+    pass
+
+
 class ReceiveTarget(NamedTuple):
-    """What a receive takes from.
+    """Source of a receive.
 
     Attributes:
         topic: of the messages.
@@ -50,6 +57,7 @@ class ReceiveTarget(NamedTuple):
         filter_bytes: of the messages; receives with other filters do not wait behind one another.
         repeats: an earlier receive of the same attempt may have leases, in the raft groups of the
             public queue only: this one looks there itself, and nowhere else.
+        looked: hears what each pop brought, as soon as it has ended.
     """
 
     topic: TopicRow
@@ -57,6 +65,7 @@ class ReceiveTarget(NamedTuple):
     consumer_group_id: int
     filter_bytes: bytes = b""
     repeats: bool = False
+    looked: Looked = _nobody
 
     @property
     def line(self) -> LineKey:
@@ -148,7 +157,7 @@ class Popper:
     ) -> Popped | None:
         """Look at every place once that may have something, until one has messages.
 
-        It ends early when the metadata say that something is elsewhere. `line`: None to look at
+        It ends early when the metadata says that something is elsewhere. `line`: None to look at
         all places.
         """
         self._turn += 1
@@ -162,7 +171,12 @@ class Popper:
                 if line is not None and self._rest_until_s(target, line, place):
                     continue
                 request = pop_for(topic, place)
-                response = await self._look(self._key(target, place), place, request, ticket, line)
+                response: storage_pb2.PopResponse | None = None
+                try:
+                    key = self._key(target, place)
+                    response = await self._look(key, place, request, ticket, line)
+                finally:
+                    target.looked(response)
                 if response is not None and response.messages:
                     return Popped(place.raft_group, response)
         return None

@@ -20,16 +20,17 @@ from typing import NamedTuple
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
+from strata_broker.access.call_runtime import CallRuntime
 from strata_broker.base import errors, wire
 from strata_broker.base.admission import Admission, Admitted, options_of
 from strata_broker.base.watermarks import show_watermark
 from strata_broker.clients.provision import Provisioner, topic_not_found
 from strata_broker.clients.sessions import Sessions
-from strata_broker.metadata.call_runtime import CallRuntime
 from strata_broker.metadata.filters import Filters
 from strata_broker.metadata.metadata import TopicRow
-from strata_broker.metadata.requests import Caller, milliseconds, time_for
+from strata_broker.metadata.requests import Caller, milliseconds, time_for, use_of
 from strata_broker.metadata.stored_messages import shown_message
+from strata_broker.receives.answer_room import AnswerRoom, AnswerShare
 from strata_broker.receives.receive import topic_ref
 from strata_broker.storage_client import epochs
 from strata_broker.storage_client.attempts import Attempts
@@ -98,6 +99,13 @@ class Puller:
         self._clock = runtime.clock
         self._recorder = runtime.recorder
         self._admission = Admission(options_of("pulls", config.pull), metrics)
+        self._room = AnswerRoom(
+            "pulls",
+            config.pull.max_bytes_in_flight,
+            config.pull.max_bytes,
+            wait_s=config.storage_client.call_timeout_ms / 1000,
+            metrics=metrics,
+        )
         show_watermark(metrics, "lite_pull", lambda: self._admission.used)
         # Parked pulls by topic id, and all of them under one key.
         self._attempts = Attempts()
@@ -141,7 +149,7 @@ class Puller:
         """
         pull = await self._check(caller, request, left_s)
         admitted.of_namespace(pull.topic.namespace)
-        client = self._sessions.heard(caller.client_id)
+        client = self._sessions.heard(caller.client_id, user=caller.user)
         group = (pull.group.namespace, pull.group.name)
         topic = (pull.topic.namespace, pull.topic.name)
         self._sessions.subscribed(client, group, topic, request.filter_expression.expression)
@@ -159,7 +167,7 @@ class Puller:
         wanted = self._filter(request.filter_expression)
         if request.offset < 0:
             raise IllegalOffset(request.offset, 0, "is negative; the least is")
-        group = await self._group(caller, request.group)
+        group = await self._group(caller, request.group, "PullMessage")
         wait_ms = milliseconds(request.long_polling_timeout)
         if left_s is not None:
             margin_ms = self._config.receive.deadline_margin_ms
@@ -198,30 +206,32 @@ class Puller:
         self, pull: Pull, raft_group: int, offset: int, wait_ms: int
     ) -> storage_pb2.FetchResponse | None:
         """Fetch once; None: the queue moved meanwhile, or the broker stops."""
-        limits = self._config.pull
+        share = self._room.share(pull.topic.topic_id)
+        room_bytes = share.ask()
+        spread = self._reads.spread.begin(
+            raft_group, pull.topic.topic_id, pull.group.consumer_group_id
+        )
         request = storage_pb2.FetchRequest(
             raft_group=raft_group,
             topic_id=pull.topic.topic_id,
             queue=pull.queue,
             offset=offset,
             max_messages=pull.max_messages,
-            max_bytes=min(
-                limits.max_bytes, max(1, limits.max_bytes_in_flight // max(1, self._admission.used))
-            ),
+            max_bytes=room_bytes or self._config.pull.max_bytes,
             filter=pull.wanted,
             wait_ms=wait_ms,
-            places_only=self._reads.spread.begin(
-                raft_group, pull.topic.topic_id, pull.group.consumer_group_id
-            ),
+            places_only=spread or not room_bytes,
         )
         try:
             async with self._attempts.of(_STOPPING), self._attempts.of(pull.topic.topic_id):
-                return await self._read(request, pull.ends_s)
+                return await self._read(request, pull.ends_s, share)
         except TimeoutError:
             return None
+        finally:
+            share.leave()
 
     async def _read(
-        self, request: storage_pb2.FetchRequest, ends_s: float
+        self, request: storage_pb2.FetchRequest, ends_s: float, share: AnswerShare
     ) -> storage_pb2.FetchResponse:
         """Fetch, and read the messages from a replica if only their places came."""
         raft_group, topic_id = request.raft_group, request.topic_id
@@ -235,6 +245,8 @@ class Puller:
             places.CopyFrom(request)
             places.places_only = True
             fetched = await self._fetch_from_leader(places, ends_s)
+        if fetched.applied_index:
+            await share.wait_for(sum(stored.message_length for stored in fetched.messages))
         if fetched.applied_index and not await self._reads.fill_fetched(
             raft_group, topic_id, fetched
         ):
@@ -244,6 +256,7 @@ class Puller:
             whole.places_only = False
             fetched = await self._fetch_from_leader(whole, ends_s)
         size_bytes = sum(len(stored.message) for stored in fetched.messages)
+        share.came(size_bytes)
         from_leader = not fetched.applied_index
         self._reads.spread.count(raft_group, topic_id, size_bytes, from_leader=from_leader)
         return fetched
@@ -327,7 +340,7 @@ class Puller:
         queue = self._queue(topic, request.message_queue)
         if request.offset < 0:
             raise IllegalOffset(request.offset, 0, "is negative; the least is")
-        group = await self._group(caller, request.group)
+        group = await self._group(caller, request.group, "UpdateOffset")
         await self._holders.of_queue(
             topic,
             queue,
@@ -403,10 +416,12 @@ class Puller:
         return home.queues[named.id]
 
     async def _group(
-        self, caller: Caller, named: definition_pb2.Resource
+        self, caller: Caller, named: definition_pb2.Resource, rpc: str
     ) -> meta_pb2.ConsumerGroup:
         try:
-            return await self._provisioner.consumer_group_for_use(*caller.name_of(named))
+            return await self._provisioner.consumer_group_for_use(
+                *caller.name_of(named), use_of(caller, rpc)
+            )
         except RequestError as bad:
             if bad.code is Code.ILLEGAL_CONSUMER_GROUP:
                 raise RequestError(Code.CONSUMER_GROUP_NOT_FOUND, bad.text) from bad

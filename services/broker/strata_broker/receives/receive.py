@@ -19,19 +19,22 @@ from google.protobuf.message import DecodeError
 from apache.rocketmq.v2 import service_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
+from strata_broker.access.call_runtime import CallRuntime
+from strata_broker.access.principals import Principal, topic_target
 from strata_broker.base import wire
 from strata_broker.base.admission import Admission, Admitted, options_of
+from strata_broker.base.audit import Audited, FirstUse
 from strata_broker.base.failures import unexpected
 from strata_broker.base.parsing import parse
 from strata_broker.base.watermarks import show_watermark
 from strata_broker.clients.provision import Provisioner
 from strata_broker.clients.sessions import Client, Sessions
 from strata_broker.clients.settings import group_policy
-from strata_broker.metadata.call_runtime import CallRuntime
 from strata_broker.metadata.filters import Filters
 from strata_broker.metadata.metadata import Home, Name, TopicRow
 from strata_broker.metadata.places import ANY_QUEUE, PopPlace, Wanted
 from strata_broker.metadata.requests import Caller, caller_of, language_of, milliseconds
+from strata_broker.receives.answer_room import AnswerRoom, AnswerShare
 from strata_broker.receives.deliver import Deliverer, given_by
 from strata_broker.receives.popper import Popper, ReceiveTarget
 from strata_broker.receives.takebacks import Takebacks
@@ -39,6 +42,7 @@ from strata_broker.receives.unclaimed import Unclaimed
 from strata_broker.storage_client.pop_ends import PopEnder, PopTicket
 from strata_broker.storage_client.replica_reads import ReplicaReads
 from strata_edge.ports import HotCall
+from strata_mq.access import Action, ResourceKind
 from strata_mq.layout import key_hash
 from strata_mq.requests import (
     Code,
@@ -130,7 +134,15 @@ class Receiver:
         self._clock = runtime.clock
         self._requests = runtime.requests
         self._recorder = runtime.recorder
+        self._access = runtime.access
         self._admission = Admission(options_of("receives", config.receive), metrics)
+        self._room = AnswerRoom(
+            "receives",
+            config.receive.max_bytes_in_flight,
+            config.receive.max_bytes,
+            wait_s=config.storage_client.call_timeout_ms / 1000,
+            metrics=metrics,
+        )
         show_watermark(metrics, "pull", lambda: self._admission.used)
         # Receives that are refused after a pause.
         self._surplus = 0
@@ -139,8 +151,13 @@ class Receiver:
         self._waiting: dict[HotCall, tuple[asyncio.Task[None], PopTicket]] = {}
         self._ending = False
 
-    def take(self, call: HotCall) -> None:
-        """Take one call; it is answered now or when messages or the end of the wait come."""
+    def take(self, call: HotCall, principal: Principal) -> None:
+        """Take one call; it is answered now or when messages or the end of the wait come.
+
+        Args:
+            call: the ReceiveMessage.
+            principal: who receives.
+        """
         started_s = self._clock.monotonic_s()
         if self._ending:
             call.complete(wire.nothing(self._clock.wall_ms()))
@@ -156,9 +173,9 @@ class Receiver:
             self._refuse(call, bad, started_s)
             return
         try:
-            receive = self._check(call, caller)
+            receive = self._check(call, caller, principal)
             admitted.of_namespace(receive.topic.namespace)
-            self._begin(call, receive, admitted, started_s)
+            self._begin(call, receive, admitted, started_s, principal.user)
         except RequestError as bad:
             admitted.leave()
             self._refuse(call, bad, started_s)
@@ -167,9 +184,14 @@ class Receiver:
             raise
 
     def _begin(
-        self, call: HotCall, receive: CheckedReceive, admitted: Admitted, started_s: float
+        self,
+        call: HotCall,
+        receive: CheckedReceive,
+        admitted: Admitted,
+        started_s: float,
+        user: str,
     ) -> None:
-        client = self._sessions.heard(receive.client_id, call.peer)
+        client = self._sessions.heard(receive.client_id, call.peer, user)
         client.language = client.language or receive.language
         topic = (receive.topic.namespace, receive.topic.name)
         self._sessions.subscribed(client, receive.group, topic, receive.expression)
@@ -233,8 +255,12 @@ class Receiver:
         started_s: float,
     ) -> None:
         client.open_calls += 1
+        share = self._room.share(receive.topic.topic_id)
         try:
-            group = await self._provisioner.consumer_group_for_use(*receive.group)
+            group = await self._provisioner.consumer_group_for_use(
+                *receive.group,
+                FirstUse(Audited(client.user, call.peer, receive.client_id), RECEIVE),
+            )
             repeatable = group.fifo and receive.attempt
             number = (
                 self._takebacks.receive_of(group.consumer_group_id, receive.attempt)
@@ -247,10 +273,11 @@ class Receiver:
                 group.consumer_group_id,
                 receive.message_filter.SerializeToString(deterministic=True),
                 repeats=group.fifo and receive.names_attempt,
+                looked=partial(_looked, share),
             )
             raft_group, response = await self._popper.pop(
                 target,
-                lambda topic, place: self._pop(receive, client, group, topic, place),
+                lambda topic, place: self._pop(receive, client, group, topic, place, share.ask()),
                 receive.wait_ms,
                 ticket,
             )
@@ -259,7 +286,7 @@ class Receiver:
             take_back = partial(self._takebacks.take_back, given, receive.attempt, number)
             try:
                 if not call.done():
-                    await self._read(raft_group, group_id, receive.topic, response)
+                    await self._read(raft_group, group_id, receive.topic, response, share)
                     responses = self._deliverer.responses(
                         raft_group, group, receive.topic, response, _trouble(ticket)
                     )
@@ -280,6 +307,7 @@ class Receiver:
                 self._takebacks.take_back_unseen(ticket.request)
             raise
         finally:
+            share.leave()
             client.open_calls -= 1
 
     def _ended(self, call: HotCall, admitted: Admitted) -> None:
@@ -292,10 +320,16 @@ class Receiver:
         consumer_group_id: int,
         topic: TopicRow,
         popped: storage_pb2.PopResponse,
+        share: AnswerShare,
     ) -> None:
-        """Read what was leased, if only its places came; what cannot be read is released."""
+        """Read what was leased, if only its places came; what cannot be read is released.
+
+        Raises:
+            RequestError: storage could not be asked, or TOO_MANY_REQUESTS, no room for the bytes.
+        """
         only_places = popped.applied_index > 0
         if only_places and popped.messages:
+            await share.wait_for(sum(leased.message_length for leased in popped.messages))
             unread = await self._reads.fill_popped(raft_group, topic.topic_id, popped)
             self._takebacks.take_back(
                 given_by(raft_group, consumer_group_id, topic.topic_id, unread)
@@ -313,9 +347,10 @@ class Receiver:
             ]
         )
         self._recorder.answered(RECEIVE, failure.code, started_s)
+        self._access.tell_if_refused(failure, call, RECEIVE)
         self._recorder.pace.refused(call.peer, (failure.code,))
 
-    def _check(self, call: HotCall, caller: Caller) -> CheckedReceive:
+    def _check(self, call: HotCall, caller: Caller, principal: Principal) -> CheckedReceive:
         """Check a request and find out where it goes.
 
         Raises:
@@ -326,9 +361,12 @@ class Receiver:
         except DecodeError as error:
             raise RequestError(Code.BAD_REQUEST, str(error)) from error
         group = caller.name_of(request.group)
+        topic_name = caller.name_of(request.message_queue.topic)
+        principal.require(ResourceKind.GROUP, group, Action.SUB)
+        principal.require(*topic_target(topic_name), Action.SUB)
         if self._view.consumer_group(*group) is None or is_own_consumer_group(group[1]):
             check_new_consumer_group(group[1])
-        topic = self._provisioner.topic(*caller.name_of(request.message_queue.topic))
+        topic = self._provisioner.topic(*topic_name)
         message_filter = self._filters.of(request.filter_expression)
         invisible_ms = milliseconds(request.invisible_duration)
         if not request.auto_renew:
@@ -401,8 +439,12 @@ class Receiver:
         group: meta_pb2.ConsumerGroup,
         topic: TopicRow,
         place: PopPlace,
+        room_bytes: int,
     ) -> storage_pb2.PopRequest:
         latest = self._config.receive.start_from_latest
+        spread = self._reads.spread.begin(
+            place.raft_group, receive.topic.topic_id, group.consumer_group_id
+        )
         return storage_pb2.PopRequest(
             raft_group=place.raft_group,
             consumer_group_id=group.consumer_group_id,
@@ -420,24 +462,11 @@ class Receiver:
             start=(
                 storage_pb2.START_POSITION_LATEST if latest else storage_pb2.START_POSITION_EARLIEST
             ),
-            max_bytes=self._share_bytes(),
+            max_bytes=room_bytes or self._config.receive.max_bytes,
             one_per_message_group=receive.one_per_message_group,
             broker_boot_id=self._boot_id,
             client_id=receive.client_id,
-            places_only=self._reads.spread.begin(
-                place.raft_group, receive.topic.topic_id, group.consumer_group_id
-            ),
-        )
-
-    def _share_bytes(self) -> int:
-        """Return what one answer may take, so that all receives that wait do not fill the memory.
-
-        Equal parts of the common limit: many parked receives may be answered at once. One message
-        always goes, however small the part.
-        """
-        limits = self._config.receive
-        return min(
-            limits.max_bytes, max(1, limits.max_bytes_in_flight // max(1, self._admission.used))
+            places_only=spread or not room_bytes,
         )
 
 
@@ -455,6 +484,11 @@ def topic_ref(topic: TopicRow) -> storage_pb2.TopicRef:
         queue_count=topic.queue_count,
         dead_letter=topic.is_dead_letter,
     )
+
+
+def _looked(share: AnswerShare, popped: storage_pb2.PopResponse | None) -> None:
+    messages = () if popped is None else popped.messages
+    share.came(sum(len(leased.message) for leased in messages))
 
 
 def _trouble(ticket: PopTicket) -> str:

@@ -27,7 +27,7 @@ _WINDOW_S = 60.0
 
 
 class _Record:
-    """What one client was given since it claimed something, and how many receives it cancelled."""
+    """Messages that a client got since it claimed one, and how many receives it cancelled."""
 
     __slots__ = ("answers", "cancelled", "leases", "since_s")
 

@@ -25,7 +25,7 @@ from strata_runtime.metrics import Metrics
 
 
 class LineKey(NamedTuple):
-    """What the receives of a line have in common.
+    """Facts that the receives of a line share.
 
     `target` names what they take from: any queue, a queue, or a broker name.
     """
@@ -152,7 +152,7 @@ class Line:
                 continue
             next_look_s = seat.next_look_s()
             if next_look_s > 0.0:
-                # What the first one does not look for, the others have no reason to look for.
+                # Places that the first one skips are of no use to the others either.
                 pause_s = max(next_look_s - self._room.clock.monotonic_s(), 0.0)
                 loop = asyncio.get_running_loop()
                 self._timer = loop.call_later(pause_s, self.go)

@@ -27,7 +27,6 @@ from strata_mq.requests import (
     HandleForm,
     PendingHandle,
     RequestError,
-    encode_pending_handle,
 )
 from strata_runtime.clock import Clock
 from strata_runtime.limits import Limit
@@ -189,7 +188,7 @@ class TransactionChecker:
             check.pending.ordinal,
         )
         command = service_pb2.RecoverOrphanedTransactionCommand(
-            message=message, transaction_id=encode_pending_handle(handle)
+            message=message, transaction_id=self._transactions.handles.pending(handle)
         )
         return service_pb2.TelemetryCommand(
             recover_orphaned_transaction_command=command

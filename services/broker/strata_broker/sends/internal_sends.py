@@ -1,4 +1,4 @@
-"""Sends of the broker itself, for operators, with the same checks as clients' sends."""
+"""Sends of the broker: for operators, and of its own, with the same checks as clients' sends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from apache.rocketmq.v2 import service_pb2
-from strata_broker.sends.send import SEND, Sender
+from strata_broker.access.principals import ANYBODY, ITSELF, Principal
+from strata_broker.sends.pending_send import SEND
+from strata_broker.sends.send import Sender
 from strata_edge.ports import CallError
 
 
@@ -59,8 +61,19 @@ class InternalSends:
     async def send(
         self, request: service_pb2.SendMessageRequest
     ) -> service_pb2.SendMessageResponse:
-        """Send messages; refusals are in the response, as a client gets them."""
+        """Send messages for an operator; refusals are in the response, as a client gets them."""
+        return await self._send(request, ANYBODY)
+
+    async def send_own(
+        self, request: service_pb2.SendMessageRequest
+    ) -> service_pb2.SendMessageResponse:
+        """Send messages of the broker itself: it alone writes StrataMQ's own topics."""
+        return await self._send(request, ITSELF)
+
+    async def _send(
+        self, request: service_pb2.SendMessageRequest, principal: Principal
+    ) -> service_pb2.SendMessageResponse:
         metadata = {"x-mq-client-id": f"strata-admin@{self._node_id}"}
         call = InternalCall(request.SerializeToString(), metadata, self._timeout_s)
-        self._sender.take(call)
+        self._sender.take(call, principal)
         return service_pb2.SendMessageResponse.FromString(await call.answer)

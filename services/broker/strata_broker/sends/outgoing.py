@@ -221,7 +221,10 @@ class MessagePreparer:
     ) -> Sequence[OutgoingMessage]:
         """Return what a native pass made as this topic stores it; nothing: it is to be checked."""
         plain = _PLAIN_TYPES.get(topic.topic_type)
-        if all([message.message_type is plain for message in outgoing]):
+        for message in outgoing:
+            if message.message_type is not plain:
+                break
+        else:
             return outgoing
         accepted = ACCEPTED_TYPES[TopicType(topic.topic_type)]
         latest_ms = self._group_clock.now_ms() + self._limits.max_delay_ms

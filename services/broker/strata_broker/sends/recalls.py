@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from apache.rocketmq.v2 import service_pb2
 from strata.storage.v1 import storage_pb2
+from strata_broker.access.call_runtime import CallRuntime
 from strata_broker.clients.provision import Provisioner
-from strata_broker.metadata.metadata import MetadataView, TopicRow
+from strata_broker.metadata.metadata import TopicRow
 from strata_broker.metadata.requests import Caller
 from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.layout import pack_message_id, unpack_message_id
@@ -22,10 +23,7 @@ from strata_mq.requests import (
     RequestError,
     TopicType,
     check_topic_accepts,
-    decode_pending_handle,
 )
-from strata_runtime.clock import Clock
-from strata_runtime.metrics import Metrics
 
 _TOO_LATE = "it was delivered or recalled before, or is unknown"
 
@@ -35,18 +33,17 @@ class Recaller:
 
     def __init__(
         self,
-        view: MetadataView,
         provisioner: Provisioner,
         storage: StorageClient,
         *,
-        clock: Clock,
-        metrics: Metrics,
+        runtime: CallRuntime,
     ) -> None:
-        self._view = view
+        self._handles = runtime.handles
+        self._view = provisioner.view
         self._provisioner = provisioner
         self._storage = storage
-        self._clock = clock
-        self._recalled = metrics.counter("strata_broker_recalls_total")
+        self._clock = runtime.clock
+        self._recalled = runtime.metrics.counter("strata_broker_recalls_total")
 
     async def recall(
         self, caller: Caller, request: service_pb2.RecallMessageRequest, timeout_s: float
@@ -70,7 +67,7 @@ class Recaller:
 
     async def _recall(self, topic: TopicRow, text: str, deadline_s: float) -> str:
         try:
-            handle = decode_pending_handle(text)
+            handle = self._handles.read_pending(text)
         except BadHandleError:
             if unpack_message_id(pack_message_id(text)) is None:
                 check_topic_accepts(TopicType(topic.topic_type), MessageType.DELAY)
@@ -82,7 +79,7 @@ class Recaller:
         if handle.topic_id != topic.topic_id:
             raise _invalid("it belongs to another topic")
         if self._view.raft_group(handle.raft_group) is None:
-            # Handles are not signed; no node would ever answer.
+            # No node would ever answer.
             raise _invalid("it names no known raft group")
         recall = _request(handle.raft_group, topic, handle.message_id)
         if handle.form is HandleForm.PENDING:

@@ -95,11 +95,18 @@ class Searches:
 
     async def _look(self, pending: Searching, search: Search) -> None:
         left = set(search.indexes)
+
+        async def find(index: int) -> None:
+            left.discard(index)
+            if not await pending.find_earlier(self._earlier, index, search.raft_groups):
+                left.add(index)
+
         try:
-            for index in search.suspects:
-                left.discard(index)
-                if not await pending.find_earlier(self._earlier, index, search.raft_groups):
-                    left.add(index)
+            suspects, most = sorted(search.suspects), self._earlier.max_lookups
+            for first in range(0, len(suspects), most):
+                async with asyncio.TaskGroup() as lookups:
+                    for index in suspects[first : first + most]:
+                        lookups.create_task(find(index))
             rest, left = sorted(left), set()
             if rest:
                 # The topic may have changed meanwhile.

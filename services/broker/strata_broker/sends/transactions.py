@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.storage.v1 import storage_pb2
+from strata_broker.access.handle_signer import HandleSigner
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.metadata.requests import Caller
 from strata_broker.storage_client.storage_client import StorageClient
@@ -19,7 +20,6 @@ from strata_mq.requests import (
     PendingHandle,
     RequestError,
     check_topic,
-    decode_pending_handle,
 )
 from strata_runtime.metrics import Metrics
 
@@ -35,9 +35,21 @@ _END_NAMES = {
 
 
 class Transactions:
-    """See the module docstring."""
+    """See the module docstring.
 
-    def __init__(self, view: MetadataView, storage: StorageClient, metrics: Metrics) -> None:
+    Attributes:
+        handles: signs and reads transaction ids.
+    """
+
+    def __init__(
+        self,
+        view: MetadataView,
+        storage: StorageClient,
+        metrics: Metrics,
+        *,
+        handles: HandleSigner,
+    ) -> None:
+        self.handles = handles
         self._view = view
         self._storage = storage
         self._ended = metrics.counter("strata_broker_transactions_ended_total")
@@ -61,7 +73,7 @@ class Transactions:
         topic = self._view.topic(*topic_name)
         if topic is None:
             check_topic(topic_name[1])
-        handle = read_transaction_id(request.transaction_id)
+        handle = read_transaction_id(request.transaction_id, self.handles)
         if topic is None or handle.topic_id != topic.topic_id:
             raise invalid_transaction_id("it belongs to another topic")
         if request.message_id and handle.message_id not in ("", request.message_id):
@@ -92,7 +104,7 @@ class Transactions:
         if handle.form is HandleForm.STORED:
             raise invalid_transaction_id("it is a recall handle")
         if self._view.raft_group(handle.raft_group) is None:
-            # Handles are not signed; no node would ever answer.
+            # No node would ever answer.
             raise invalid_transaction_id("it names no known raft group")
         request = storage_pb2.EndTransactionRequest(
             raft_group=handle.raft_group,
@@ -124,7 +136,7 @@ class Transactions:
         return response
 
 
-def read_transaction_id(text: str) -> PendingHandle:
+def read_transaction_id(text: str, handles: HandleSigner) -> PendingHandle:
     """Parse a transaction id.
 
     Raises:
@@ -133,7 +145,7 @@ def read_transaction_id(text: str) -> PendingHandle:
     if not text or text.isspace():
         raise RequestError(Code.INVALID_TRANSACTION_ID, "transaction id cannot be blank")
     try:
-        return decode_pending_handle(text)
+        return handles.read_pending(text)
     except BadHandleError as bad:
         raise invalid_transaction_id("it is not from this cluster") from bad
 

@@ -8,14 +8,18 @@ from __future__ import annotations
 from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata.broker.v1 import peer_pb2
+from strata_broker.access.principals import current_principal, topic_target
 from strata_broker.clients.peers import BrokerPeers
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.metadata.requests import enum_name
 from strata_broker.operators.topics import Operations
 from strata_broker.servicers.pages import page
+from strata_mq.access import ResourceKind
 from strata_mq.requests import (
     check_new_consumer_group,
     check_new_topic,
+    check_not_own_consumer_group,
+    check_not_own_topic,
     is_own_consumer_group,
 )
 from strata_runtime.config import Config, to_json, to_toml
@@ -62,6 +66,7 @@ class AdminServicer:
                 for row in self._view.topics()
                 if (namespace is None or row.namespace == namespace)
                 and (request.include_system or not row.is_system)
+                and current_principal().may_see(*topic_target((row.namespace, row.name)))
             ),
             request.page_size,
             request.page_token,
@@ -74,6 +79,7 @@ class AdminServicer:
         self, request: admin_pb2.UpdateTopicRequest
     ) -> admin_pb2.UpdateTopicResponse:
         """Change a topic."""
+        check_not_own_topic(request.topic.name)
         topic = await self._operations.update_topic(request.topic, request.update_mask)
         return admin_pb2.UpdateTopicResponse(topic=topic)
 
@@ -81,6 +87,7 @@ class AdminServicer:
         self, request: admin_pb2.DeleteTopicRequest
     ) -> admin_pb2.DeleteTopicResponse:
         """Delete a topic and its data."""
+        check_not_own_topic(request.name)
         await self._operations.delete_topic(request.namespace, request.name)
         return admin_pb2.DeleteTopicResponse()
 
@@ -113,7 +120,9 @@ class AdminServicer:
             (
                 ((row.namespace, row.name), row)
                 for row in self._view.consumer_groups()
-                if namespace in (None, row.namespace) and not is_own_consumer_group(row.name)
+                if namespace in (None, row.namespace)
+                and not is_own_consumer_group(row.name)
+                and current_principal().may_see(ResourceKind.GROUP, (row.namespace, row.name))
             ),
             request.page_size,
             request.page_token,
@@ -124,6 +133,7 @@ class AdminServicer:
         self, request: admin_pb2.UpdateConsumerGroupRequest
     ) -> admin_pb2.UpdateConsumerGroupResponse:
         """Change a consumer group."""
+        check_not_own_consumer_group(request.consumer_group.name)
         group = await self._operations.update_consumer_group(
             request.consumer_group, request.update_mask
         )
@@ -133,6 +143,7 @@ class AdminServicer:
         self, request: admin_pb2.DeleteConsumerGroupRequest
     ) -> admin_pb2.DeleteConsumerGroupResponse:
         """Delete a consumer group, its state and its dead letters."""
+        check_not_own_consumer_group(request.name)
         await self._operations.delete_consumer_group(request.namespace, request.name)
         return admin_pb2.DeleteConsumerGroupResponse()
 

@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError, Message
 from strata.admin.v1 import admin_pb2
 from strata_angelia.methods import Rpc, rpcs_of
 from strata_angelia.ports import AngeliaError
+from strata_broker.base.audit import AuditTrail
 from strata_broker.base.failures import Methods
 from strata_broker.base.parsing import parse
 from strata_broker.servicers.audit import audit
@@ -21,20 +22,20 @@ _SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 SERVICE: str = _SERVICE.full_name
 
 
-def serve(edge: Methods, *servicers: object) -> None:
+def serve(edge: Methods, *servicers: object, trail: AuditTrail) -> None:
     """Serve every RPC by the method of its name, in snake_case, that one of the servicers has.
 
     A method takes the request and returns the response; what it raises becomes a gRPC status with
-    one line.
+    one line. Changes are told to `trail`.
 
     Raises:
         TypeError: an RPC has no method, or two.
     """
     for rpc in rpcs_of(_SERVICE, *servicers):
-        edge.add_unary(rpc.path, _answering(rpc))
+        edge.add_unary(rpc.path, _answering(rpc, trail))
 
 
-def _answering(rpc: Rpc) -> UnaryHandler:
+def _answering(rpc: Rpc, trail: AuditTrail) -> UnaryHandler:
     async def answer(data: bytes, info: CallInfo) -> bytes:
         try:
             request = parse(rpc.request_type, data)
@@ -44,7 +45,7 @@ def _answering(rpc: Rpc) -> UnaryHandler:
             response = cast("Message", await rpc.function(request))
         except (RequestError, MetaRefused, AngeliaError) as failure:
             raise call_error(failure) from failure
-        audit(rpc.name, request, info)
+        audit(trail, rpc.name, request, info)
         return response.SerializeToString()
 
     return answer

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from strata_angelia.cluster_id import ClusterId
+from strata_broker.access.call_runtime import CallRuntime
+from strata_broker.base.audit import AuditRecorder
 from strata_broker.base.config import BrokerConfig
 from strata_broker.base.failures import Methods
 from strata_broker.base.identity import BrokerIdentity
@@ -22,9 +23,10 @@ from strata_broker.clients.provision import Provisioner
 from strata_broker.clients.route import Routes
 from strata_broker.clients.sessions import Sessions
 from strata_broker.clients.telemetry import Telemetry
-from strata_broker.metadata.call_runtime import CallRuntime
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.metadata.quotas import Quotas
+from strata_broker.operators.access import AccessOperations
+from strata_broker.operators.audit_topic import AuditTopic
 from strata_broker.operators.cluster import ClusterOperations
 from strata_broker.operators.dead_letters import DeadLetters
 from strata_broker.operators.drops import Dropper
@@ -46,7 +48,7 @@ from strata_broker.servicers import admin_rpc, rocketmq_rpc
 from strata_broker.servicers.admin import AdminServicer
 from strata_broker.servicers.cluster_admin import ClusterAdminServicer
 from strata_broker.servicers.message_admin import MessageAdminServicer
-from strata_broker.servicers.peer import BrokerPeerServicer
+from strata_broker.servicers.peer_ports import Guarded, PeerPorts
 from strata_broker.servicers.placement_admin import PlacementAdminServicer
 from strata_broker.servicers.quota_admin import QuotaAdminServicer
 from strata_broker.servicers.rocketmq_admin import RocketmqAdminServicer
@@ -54,9 +56,11 @@ from strata_broker.servicers.rocketmq_admin_clients import RocketmqAdminClientSe
 from strata_broker.servicers.scan_admin import ScanAdminServicer
 from strata_broker.servicers.tier_admin import TierAdminServicer
 from strata_broker.servicers.transaction_admin import TransactionAdminServicer
-from strata_broker.storage_client.channels import ChannelFactory, NodeChannels
+from strata_broker.servicers.user_admin import UserAdminServicer
+from strata_broker.storage_client.channels import BrokerNetwork, ChannelFactory, NodeChannels
 from strata_broker.storage_client.holder_calls import HolderCalls
 from strata_broker.storage_client.storage_tier import StorageTier
+from strata_edge.ports import Edge
 from strata_metadata.client import MetadataClient
 from strata_runtime.backoff import Random
 from strata_runtime.clock import Clock
@@ -65,7 +69,7 @@ from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorParts:
     """Parts of a broker that operators' calls go through.
 
@@ -73,9 +77,10 @@ class OperatorParts:
         identity: who it is.
         version: of the package.
         broker_channels: makes a channel to another broker.
-        cluster: that this broker belongs to; None: it is not checked.
+        network: where other brokers call this one.
         shown_config: configuration that `GetConfig` shows.
         calls: what calls of clients run on.
+        audit: is told what operators change.
     """
 
     identity: BrokerIdentity
@@ -91,10 +96,11 @@ class OperatorParts:
     quotas: Quotas
     transactions: Transactions
     broker_channels: ChannelFactory
-    cluster: ClusterId | None
+    network: BrokerNetwork
     shown_config: Config
     random: Random
     calls: CallRuntime
+    audit: AuditRecorder
 
     @property
     def node_id(self) -> str:
@@ -143,6 +149,9 @@ class Operators:
         )
         self._clients = ConnectedClients(parts.sessions, parts.telemetry, config.peer)
         self._commands = ClientCommands(parts.telemetry, config.peer, metrics)
+        self._peer_ports = PeerPorts(
+            parts.identity.host, parts.network, self._clients, commands=self._commands
+        )
         self._peers = BrokerPeers(
             parts.node_id,
             view,
@@ -162,6 +171,17 @@ class Operators:
             config=config,
         )
         self._queries = MessageQueries(view, storage.client, self._holders)
+        if config.audit.topic:
+            self._audit_topic = AuditTopic(
+                parts.identity,
+                view,
+                self._operations,
+                sends=InternalSends(parts.sender, parts.node_id, config.send.timeout_ms / 1000),
+                config=config.audit,
+                requests=parts.calls.requests,
+                metrics=metrics,
+            )
+            parts.audit.add(self._audit_topic)
         self.consumers = TopicConsumers(view, self._holders, self._peers, clock=parts.clock)
 
     @property
@@ -169,14 +189,24 @@ class Operators:
         """Operations on topics and consumer groups."""
         return self._operations
 
-    def register(self, edge: Methods) -> None:
-        """Serve on an edge."""
-        self._serve_strata(edge)
-        self._serve_rocketmq(edge)
-        BrokerPeerServicer(self._clients, self._commands, self._parts.cluster).register(edge)
+    def register(self, edge: Edge, guarded: Guarded) -> None:
+        """Serve operators on an edge, and other brokers there or on ports of their own."""
+        self._serve_strata(guarded(edge))
+        self._serve_rocketmq(guarded(edge))
+        self._peer_ports.register(edge, guarded)
+
+    async def start_peers(self, client_port: int) -> list[str]:
+        """Serve other brokers; see `PeerPorts.start`."""
+        return await self._peer_ports.start(client_port)
+
+    async def stop_peers(self) -> None:
+        """Serve other brokers no longer."""
+        await self._peer_ports.stop()
 
     def start(self, tasks: Tasks) -> None:
         """Start the background loops."""
+        if self._parts.config.audit.topic:
+            tasks.spawn("audit topic", self._audit_topic.run())
         tasks.spawn("repeat drops", self.dropper.run())
         tasks.spawn("sample rates", self.stats.run())
 
@@ -197,6 +227,7 @@ class Operators:
         )
         transactions = TransactionOperations(view, storage.client, parts.transactions)
         quotas = QuotaOperations(view, parts.metadata, parts.quotas, config=config.metadata)
+        access = AccessOperations(view, parts.metadata, config=config, clock=parts.clock)
         tier = TierOperations(view, storage.client, config.metadata)
         dead_letters = DeadLetters(view, self._queries, self._holders)
         redriver = Redriver(
@@ -218,10 +249,12 @@ class Operators:
             ClusterAdminServicer(cluster, parts.version, parts.node_id),
             TransactionAdminServicer(transactions),
             QuotaAdminServicer(quotas),
+            UserAdminServicer(access),
             PlacementAdminServicer(PlacementOperations(parts.metadata)),
             TierAdminServicer(tier),
             MessageAdminServicer(view, self._queries, dead_letters, redriver=redriver),
             ScanAdminServicer(scans),
+            trail=parts.audit,
         )
 
     def _serve_rocketmq(self, edge: Methods) -> None:
@@ -246,4 +279,4 @@ class Operators:
             peers=self._peers,
             node_id=node_id,
         )
-        rocketmq_rpc.serve(edge, servicer, client_servicer)
+        rocketmq_rpc.serve(edge, servicer, client_servicer, trail=parts.audit)

@@ -1,8 +1,7 @@
-"""One line in the log for each change of the cluster that a caller asked this broker for.
+"""Tells the audit trail which calls of operators changed the cluster.
 
-An operator must be able to find out later who changed the cluster, so `node.log_level` does not
-suppress these lines; `node.audit_log` does. A refused change writes no line, and neither does a
-call that only reads.
+A refused change is no event here (`AuditTrail.refused` has those that nobody allows), and neither
+is a call that only reads. Secrets in a request are left out.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ from __future__ import annotations
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
+from strata_broker.access.guard import principal_of
+from strata_broker.base.audit import Audited, AuditTrail, shortened
 from strata_edge.ports import CallInfo
-from strata_runtime.logs import AUDIT, get_logger
 
 _CLIENT_ID = "x-mq-client-id"
-_MAX_TEXT = 500
 # A larger request is told by its size: to print it would hold up the event loop.
 _MAX_SHOWN_BYTES = 4_096
 _READING = (
@@ -26,33 +25,52 @@ _READING = (
     "PrintThreadStackTrace",
     "Query",
     "Scan",
+    "Test",
     "Trace",
     "VerifyMessage",
 )
+SECRET_FIELDS = frozenset(
+    ("password", "previous_secret_key", "secret", "secret_key", "session_token")
+)
+"""Names of fields whose values nobody may read in logs, audit events or dumps."""
 
 
-def audit(rpc: str, request: Message, info: CallInfo) -> None:
-    """Write down that a call was carried out, if it changed something.
+def audit(trail: AuditTrail, rpc: str, request: Message, info: CallInfo) -> None:
+    """Record that a call was carried out, if it changed something.
 
     Args:
-        rpc: its name.
+        trail: takes the event.
+        rpc: name of the call.
         request: what was asked.
-        info: who asked.
+        info: who asked; where access is controlled, its signature was verified.
     """
     if rpc.startswith(_READING) or getattr(request, "dry_run", False):
         return
-    get_logger(AUDIT).info(
-        "cluster changed",
-        rpc=rpc,
-        request=_shown(request),
-        peer=info.peer,
-        client_id=info.metadata.get(_CLIENT_ID, "")[:_MAX_TEXT],
-    )
+    trail.changed(audited(info), rpc, shown(request))
 
 
-def _shown(request: Message) -> str:
+def audited(info: CallInfo) -> Audited:
+    """Return who is behind a call; without access control no user: anybody may claim a name."""
+    return Audited(principal_of(info).user, info.peer, shortened(info.metadata.get(_CLIENT_ID, "")))
+
+
+def shown(request: Message) -> str:
+    """Return a request as text without its secrets."""
     size_bytes = request.ByteSize()
     if size_bytes > _MAX_SHOWN_BYTES:
         return f"{size_bytes} bytes"
-    text = text_format.MessageToString(request, as_one_line=True)
-    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
+    plain = type(request)()
+    plain.CopyFrom(request)
+    _clear_secrets(plain)
+    return shortened(text_format.MessageToString(plain, as_one_line=True))
+
+
+def _clear_secrets(message: Message) -> None:
+    for field, value in message.ListFields():
+        if field.name in SECRET_FIELDS:
+            message.ClearField(field.name)
+        elif isinstance(value, Message):
+            _clear_secrets(value)
+        elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            for each in value:
+                _clear_secrets(each)

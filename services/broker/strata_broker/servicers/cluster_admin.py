@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from strata.admin.v1 import admin_pb2
 from strata_broker.operators.cluster import ClusterOperations
 
@@ -19,12 +21,20 @@ class ClusterAdminServicer:
         raft_groups = await self._operations.raft_groups()
         nodes, picture = self._operations.nodes(), self._operations.picture()
         conditions = (picture.nodes.get(node.node_id) for node in nodes)
+        replicas = self._operations.replica_counts()
+        leaders = Counter(group.leader_node_id for group in raft_groups)
         return admin_pb2.GetClusterResponse(
             nodes=nodes,
             raft_groups=raft_groups,
             version=self._version,
             conditions=[
-                admin_pb2.NodeCondition(node_id=one.node_id, state=one.state, reason=one.reason)
+                admin_pb2.NodeCondition(
+                    node_id=one.node_id,
+                    state=one.state,
+                    reason=one.reason,
+                    replicas=replicas[one.node_id],
+                    leaders=leaders[one.node_id],
+                )
                 for one in conditions
                 if one is not None
             ],

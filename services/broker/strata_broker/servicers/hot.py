@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from apache.rocketmq.v2 import service_pb2
+from strata_broker.access.call_runtime import CallRuntime
+from strata_broker.access.principals import AccessRefused
 from strata_broker.base import errors, wire
 from strata_broker.base.failures import unexpected
-from strata_broker.metadata.call_runtime import CallRuntime
 from strata_broker.receives.ack import ACK, Acknowledger
 from strata_broker.receives.receive import RECEIVE, Receiver
-from strata_broker.sends.send import SEND, Sender
+from strata_broker.sends.pending_send import SEND
+from strata_broker.sends.send import Sender
 from strata_broker.servicers.paced_calls import PacedCalls
 from strata_broker.servicers.plugins import TakesSends
 from strata_edge.ports import HotCall
@@ -38,44 +40,58 @@ class HotCalls:
         plugins: Sequence[TakesSends] = (),
     ) -> None:
         recorder, refusals = runtime.recorder, runtime.config.refusals
-        self._paced = PacedCalls(recorder.pace, self._take, refusals, metrics=runtime.metrics)
+        self._paced = PacedCalls(recorder.pace, self._take_later, refusals, metrics=runtime.metrics)
         self._plugins = tuple(plugins)
         self._sender = sender
         self._receiver = receiver
         self._acknowledger = acknowledger
+        self._access = runtime.access
         self._requests = runtime.requests
         self._recorder = recorder
         self._clock = runtime.clock
 
     def handle(self, calls: Sequence[HotCall]) -> None:
         """See `ports.HotHandler`."""
-        for call in calls:
-            if call.method == ACK:
-                self._take_in_turn(call)
-        for call in calls:
-            if call.method != ACK:
-                self._take_in_turn(call)
+        started_s = self._clock.monotonic_s()
+        acks = [call for call in calls if call.method == ACK]
+        others = [call for call in calls if call.method != ACK] if acks else calls
+        try:
+            for call in (*acks, *others):
+                self._take_in_turn(call, started_s)
+        finally:
+            self._sender.stage_gathered()
 
-    def _take_in_turn(self, call: HotCall) -> None:
+    def _take_in_turn(self, call: HotCall, started_s: float) -> None:
         try:
             if self._paced.holds_back(call):
                 return
         except RequestError as full:
-            self._refuse(call, full, self._clock.monotonic_s())
+            self._refuse(call, full, started_s)
             return
-        self._take(call)
+        self._take(call, started_s)
 
-    def _take(self, call: HotCall) -> None:
-        started_s = self._clock.monotonic_s()
+    def _take_later(self, call: HotCall) -> None:
+        """Take a call that was held back."""
+        self._take(call, self._clock.monotonic_s())
+        self._sender.stage_gathered()
+
+    def _take(self, call: HotCall, started_s: float) -> None:
         try:
-            if call.method == ACK:
-                self._acknowledger.take(call)
-            elif call.method == RECEIVE:
-                self._receiver.take(call)
-            elif call.method == SEND and not any(
-                plugin.takes_send(call) for plugin in self._plugins
-            ):
-                self._sender.take(call)
+            principal = self._access.principal_of(call.metadata, call.peer)
+            method = call.method
+            if method == ACK:
+                self._acknowledger.take(call, principal)
+            elif method == RECEIVE:
+                self._receiver.take(call, principal)
+            elif method == SEND:
+                for plugin in self._plugins:
+                    if plugin.takes_send(call, principal):
+                        return
+                self._sender.gather(call, principal, started_s)
+        except AccessRefused as unknown:
+            self._refuse(call, unknown, started_s)
+            self._access.tell_refused(unknown, call, call.method)
+            self._recorder.pace.refused(call.peer, (unknown.code,))
         except TooManyTasksError:
             self._refuse(call, errors.too_many_requests(), started_s)
         except Exception as failure:  # noqa: BLE001 - it ends this call, not those beside it

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from strata.admin.v1 import admin_pb2
+from strata_broker.access.principals import current_principal
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.operators.dead_letters import DeadLetters
 from strata_broker.operators.message_queries import MessageQueries, found_message
 from strata_broker.operators.redrive import Redriver
 from strata_broker.servicers.pages import page
 from strata_broker.storage_client.holder_calls import gather
+from strata_mq.access import ResourceKind
 
 # Dead-letter topics: each is counted in every raft group.
 _COUNTED_AT_ONCE = 64
@@ -54,7 +56,8 @@ class MessageAdminServicer:
             (
                 ((group.namespace, group.name), group)
                 for group in self._view.consumer_groups()
-                if namespace is None or group.namespace == namespace
+                if (namespace is None or group.namespace == namespace)
+                and current_principal().may_see(ResourceKind.GROUP, (group.namespace, group.name))
             ),
             min(request.page_size or _COUNTED_AT_ONCE, _COUNTED_AT_ONCE),
             request.page_token,

@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from strata_broker.access.authentication import Authenticator
+from strata_broker.access.principals import Principal
+from strata_broker.base.audit import AuditTrail
 from strata_broker.base.config import BrokerConfig
 from strata_broker.base.failures import Methods
 from strata_broker.metadata.metadata import MetadataView
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from strata_broker.operators.topics import Operations
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PluginParts:
     """Parts of a broker that a plugin works with."""
 
@@ -40,13 +43,20 @@ class PluginParts:
     random: Random
     requests: RequestTasks
     metrics: Metrics
+    access: Authenticator
+    audit: AuditTrail
 
 
 class TakesSends(Protocol):
     """Checks sends before they are handled as messages."""
 
-    def takes_send(self, call: HotCall) -> bool:
-        """Take a SendMessage that is the plugin's own, and answer it; False: it is not."""
+    def takes_send(self, call: HotCall, principal: Principal) -> bool:
+        """Take a SendMessage that is the plugin's own, and answer it; False: it is not.
+
+        Args:
+            call: the SendMessage.
+            principal: who sends; the plugin checks what it may do.
+        """
 
 
 class BrokerPlugin(TakesSends, Protocol):

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from strata.admin.v1 import admin_pb2
+from strata.meta.v1 import meta_pb2
+from strata_broker.access.principals import current_principal, topic_target
 from strata_broker.metadata.quotas import LimitInForce
 from strata_broker.operators.quotas import QuotaOperations
 from strata_broker.servicers.pages import page
+from strata_mq.access import ResourceKind
 
 
 class QuotaAdminServicer:
@@ -35,12 +38,18 @@ class QuotaAdminServicer:
             (
                 ((row.namespace, row.topic), row)
                 for row in self._operations.list()
-                if namespace is None or row.namespace == namespace
+                if (namespace is None or row.namespace == namespace) and _is_seen(row)
             ),
             request.page_size,
             request.page_token,
         )
         return admin_pb2.ListQuotasResponse(quotas=rows, next_page_token=token)
+
+
+def _is_seen(row: meta_pb2.Quota) -> bool:
+    if row.topic:
+        return current_principal().may_see(*topic_target((row.namespace, row.topic)))
+    return current_principal().may_see(ResourceKind.NAMESPACE, ("", row.namespace))
 
 
 def _messages(limits: Iterable[LimitInForce]) -> Iterable[admin_pb2.QuotaLimit]:

@@ -121,9 +121,10 @@ class RocketmqAdminClientServicer:
         return home.queues[request.queue_id]
 
     async def print_thread_stack_trace(
-        self, _: Caller, request: admin_pb2.PrintThreadStackTraceRequest
+        self, caller: Caller, request: admin_pb2.PrintThreadStackTraceRequest
     ) -> admin_pb2.PrintThreadStackTraceResponse:
         """Let a client print its threads."""
+        await self._check_member(caller, request)
         said = await self._peers.command(
             request.client_id, peer_pb2.CLIENT_COMMAND_PRINT_THREAD_STACK_TRACE
         )
@@ -140,6 +141,7 @@ class RocketmqAdminClientServicer:
             raise RequestError(
                 Code.MESSAGE_NOT_FOUND, f"no message {request.message_id} in topic {topic.name}"
             )
+        await self._check_member(caller, request)
         stored = found[-1]
         message = parsed_message(
             topic,
@@ -155,6 +157,24 @@ class RocketmqAdminClientServicer:
             message.SerializeToString(),
         )
         return admin_pb2.VerifyMessageResponse(status=said.status)
+
+    async def _check_member(
+        self,
+        caller: Caller,
+        request: admin_pb2.PrintThreadStackTraceRequest | admin_pb2.VerifyMessageRequest,
+    ) -> None:
+        """Check that a client is of the consumer group that a command to it names.
+
+        Raises:
+            RequestError: NOT_FOUND.
+        """
+        if request.group.name:
+            namespace, group = caller.name_of(request.group)
+            wanted = peer_pb2.ListClientsRequest(
+                namespace=namespace, consumer_group=group, client_id=request.client_id
+            )
+            if not await self._peers.clients(wanted):
+                raise not_connected(request.client_id)
 
     async def admin_send_message(
         self, caller: Caller, request: admin_pb2.AdminSendMessageRequest

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError, Message
 from apache.rocketmq.v2 import admin_pb2
 from strata_angelia.methods import Rpc, rpcs_of
 from strata_broker.base import errors
+from strata_broker.base.audit import AuditTrail
 from strata_broker.base.failures import Methods
 from strata_broker.base.parsing import parse
 from strata_broker.metadata.requests import operator_of
@@ -23,20 +24,20 @@ _SERVICE = admin_pb2.DESCRIPTOR.services_by_name["Admin"]
 SERVICE: str = _SERVICE.full_name
 
 
-def serve(edge: Methods, *servicers: object) -> None:
+def serve(edge: Methods, *servicers: object, trail: AuditTrail) -> None:
     """Serve every RPC by the method of its name, in snake_case, that one of the servicers has.
 
     A method takes the caller and the request and returns the response, without a status when all
-    is well.
+    is well. Changes are told to `trail`.
 
     Raises:
         TypeError: an RPC has no method, or two.
     """
     for rpc in rpcs_of(_SERVICE, *servicers):
-        edge.add_unary(rpc.path, _answering(rpc))
+        edge.add_unary(rpc.path, _answering(rpc, trail))
 
 
-def _answering(rpc: Rpc) -> UnaryHandler:
+def _answering(rpc: Rpc, trail: AuditTrail) -> UnaryHandler:
     async def answer(data: bytes, info: CallInfo) -> bytes:
         try:
             request = parse(rpc.request_type, data)
@@ -48,7 +49,7 @@ def _answering(rpc: Rpc) -> UnaryHandler:
             response = rpc.response_type(status=errors.status_of(bad))
         else:
             _set_ok(response)
-            audit(rpc.name, request, info)
+            audit(trail, rpc.name, request, info)
         return response.SerializeToString()
 
     return answer

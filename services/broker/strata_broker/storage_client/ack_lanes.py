@@ -15,18 +15,18 @@ from typing import NamedTuple, Protocol
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import OVERLOADED, AngeliaError
 from strata_broker.base import errors
+from strata_broker.base.failures import passed_over
 from strata_broker.base.storage_client_config import StorageClientSection
 from strata_broker.base.watermarks import show_watermark
 from strata_broker.storage_client.channels import NodeChannels
-from strata_broker.storage_client.lanes import NodeLanes
+from strata_broker.storage_client.lanes import LEAST_TRY_S, NodeLanes
 from strata_broker.storage_client.leaders import LeaderMap
 from strata_broker.storage_client.storage_client import LED_ELSEWHERE, SERVICE
 from strata_mq.requests import RequestError
-from strata_runtime.backoff import Backoff, Random
-from strata_runtime.clock import Clock
+from strata_runtime.backoff import Backoff
 from strata_runtime.limits import Limit
-from strata_runtime.metrics import Metrics
-from strata_runtime.tasks import Tasks
+from strata_runtime.runtime import Runtime
+from strata_runtime.tasks import RequestTasks, Tasks
 
 _ACK = SERVICE + "Ack"
 _OK_OUTCOMES = frozenset((storage_pb2.OUTCOME_UNSPECIFIED, storage_pb2.OUTCOME_OK))
@@ -39,6 +39,9 @@ class AckWaiter(Protocol):
 
     def settled(self, index: int, failure: RequestError | None) -> None:
         """The lease is gone; or the reason why it is not."""
+
+    def failed(self) -> None:
+        """A call of the waiter failed unexpectedly: answer with an error, expect nothing more."""
 
     def gone(self) -> bool:
         """Whether the waiter's client has gone."""
@@ -84,16 +87,17 @@ class Acker:
         config: StorageClientSection,
         *,
         max_waiting: int,
-        clock: Clock,
-        random: Random,
+        runtime: Runtime,
         tasks: Tasks,
-        metrics: Metrics,
+        requests: RequestTasks,
     ) -> None:
+        metrics = runtime.metrics
         self._leaders = leaders
         self._channels = channels
         self._config = config
-        self._clock = clock
-        self._random = random
+        self._clock = runtime.clock
+        self._random = runtime.random
+        self._requests = requests
         self._groups: dict[int, _GroupLane] = {}
         self._ready: dict[str, dict[int, _GroupLane]] = {}
         self._lanes = NodeLanes("ack", tasks, self._exchange)
@@ -152,7 +156,8 @@ class Acker:
         most_ms = self._config.call_timeout_ms
         if any(self._leaders.has_other_replicas(lane.raft_group) for lane, _ in taken):
             most_ms = self._config.try_timeout_ms
-        try_s = min(deadline_s - self._clock.monotonic_s(), most_ms / 1000)
+        left_s = max(deadline_s - self._clock.monotonic_s(), LEAST_TRY_S)
+        try_s = min(left_s, most_ms / 1000)
         try:
             async with self._lanes.attempt(node):
                 response = await self._channels.to(node).call(
@@ -304,5 +309,11 @@ class Acker:
             self._tell(ack, failure)
 
     def _tell(self, ack: _Ack, failure: RequestError | None) -> None:
+        """Tell one waiter; its failure does not affect the other waiters of the lane."""
         self._limit.give_back()
-        ack.waiter.settled(ack.number, failure)
+        try:
+            ack.waiter.settled(ack.number, failure)
+        except Exception as unexpected_failure:  # noqa: BLE001 - it ends this request only
+            self._requests.failed("tell who acks", unexpected_failure)
+            with passed_over(self._requests, "refuse an ack"):
+                ack.waiter.failed()

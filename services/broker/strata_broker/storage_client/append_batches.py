@@ -46,6 +46,9 @@ class Waiter(Protocol):
     def refused(self, indexes: Sequence[int], failure: RequestError) -> None:
         """The messages were not stored, or that is unknown (a timeout)."""
 
+    def failed(self) -> None:
+        """A call of the waiter failed unexpectedly: answer with an error, expect nothing more."""
+
     def moved(
         self,
         indexes: Sequence[int],
@@ -91,18 +94,13 @@ class AppendBatch:
         self.builder = BatchBuilder(checksum)
         self.entries: list[StagedMessages] = []
         self.deadline_s = 0.0
-        # Of its traced messages.
+        # Traces of its messages.
         self.spans: list[Span] = []
         # A leader took it and did not commit it in time.
         self.is_uncertain = False
         # Set when the batch is first sent; repeats keep both.
         self.data = b""
         self.sequence = 0
-
-    def fail(self, failure: RequestError) -> None:
-        """Tell every waiter."""
-        for entry in self.entries:
-            entry.waiter.refused(entry.indexes, failure)
 
     def take_late(self, now_s: float) -> list[StagedMessages]:
         """Take out the entries whose waiters wait no longer; the others stay with the batch."""

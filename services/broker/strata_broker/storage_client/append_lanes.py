@@ -20,7 +20,7 @@ from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import DEADLINE_EXCEEDED, TOO_LARGE, AngeliaError
 from strata_broker.base import errors
 from strata_broker.base.config import BrokerConfig
-from strata_broker.base.failures import unexpected
+from strata_broker.base.failures import passed_over, unexpected
 from strata_broker.base.group_clock import GroupClock
 from strata_broker.base.watermarks import show_watermark
 from strata_broker.storage_client.append_batches import (
@@ -32,7 +32,7 @@ from strata_broker.storage_client.append_batches import (
     tell,
 )
 from strata_broker.storage_client.channels import NodeChannels
-from strata_broker.storage_client.lanes import NodeLanes
+from strata_broker.storage_client.lanes import LEAST_TRY_S, NodeLanes
 from strata_broker.storage_client.leaders import LeaderMap
 from strata_broker.storage_client.storage_client import LED_ELSEWHERE, SERVICE
 from strata_mq.layout import (
@@ -181,7 +181,8 @@ class Appender:
             )
             deadline_s = max(deadline_s, batch.deadline_s)
         started_s = self._clock.monotonic_s()
-        try_s = deadline_s - started_s
+        # The deadline may pass between the choice of batches and here.
+        try_s = max(deadline_s - started_s, LEAST_TRY_S)
         if any(self._leaders.has_other_replicas(lane.raft_group) for lane in lanes):
             try_s = min(try_s, self._try_timeout_s)
         try:
@@ -257,7 +258,7 @@ class Appender:
         """Give up the first batches if nobody waits for them."""
         while lane.waiting and lane.waiting[0].deadline_s <= now_s:
             batch = lane.waiting.popleft()
-            batch.fail(self._timed_out(lane, may_be_stored=batch.is_uncertain))
+            self._refuse_all(batch, self._timed_out(lane, may_be_stored=batch.is_uncertain))
 
     def _drop_all_late(self) -> None:
         """Tell every sender whose time is over, wherever its messages wait.
@@ -271,7 +272,7 @@ class Appender:
             for batch in lane.waiting:
                 late = batch.take_late(now_s)
                 is_under_way = bool(lane.asked) and batch is lane.waiting[0]
-                # What goes on with the others may still be stored.
+                # A message that continues with the others may still be stored.
                 may_be_stored = bool(batch.entries) or is_under_way or batch.is_uncertain
                 for entry in late:
                     self._refuse(entry, self._timed_out(lane, may_be_stored=may_be_stored))
@@ -293,12 +294,18 @@ class Appender:
             replicated=self._leaders.has_other_replicas(lane.raft_group),
         )
 
+    def _refuse_all(self, batch: AppendBatch, failure: RequestError) -> None:
+        for entry in batch.entries:
+            self._refuse(entry, failure)
+
     def _refuse(self, entry: StagedMessages, failure: RequestError) -> None:
         """Tell one waiter; its failure does not affect the others."""
         try:
             entry.waiter.refused(entry.indexes, failure)
         except Exception as unexpected_failure:  # noqa: BLE001 - it ends this send only
             self._requests.failed("tell a sender", unexpected_failure)
+            with passed_over(self._requests, "refuse a send"):
+                entry.waiter.failed()
 
     def _settle(self, lane: AppendLane, node: str, result: storage_pb2.GroupResult) -> None:
         outcome = result.refusal.outcome
@@ -327,7 +334,7 @@ class Appender:
             tell(entry, raft_group, part)
         except Exception as failure:  # noqa: BLE001 - it ends this send, not those beside it
             self._requests.failed("tell a sender", failure)
-            entry.waiter.refused(entry.indexes, unexpected())
+            self._refuse(entry, unexpected())
 
     def _lost(
         self,
@@ -361,7 +368,7 @@ class Appender:
         return batch
 
     def _fail(self, lane: AppendLane, failure: RequestError) -> None:
-        self._done(lane).fail(failure)
+        self._refuse_all(self._done(lane), failure)
 
     def _repeat_later(self, lane: AppendLane, reason: str) -> None:
         """Send the same batch again after a pause, wherever the leader is by then."""

@@ -13,9 +13,13 @@ from functools import partial
 from strata_angelia.cluster_id import ClusterId
 from strata_angelia.config import AngeliaSection
 from strata_angelia.factory import open_channel
-from strata_angelia.ports import UNAVAILABLE, AngeliaError, Channel
+from strata_angelia.http2_channel import Http2Channel
+from strata_angelia.ports import UNAVAILABLE, AngeliaError, Channel, Server
+from strata_angelia.tls import PeerTls
 from strata_broker.base.storage_client_config import StorageClientSection
 from strata_broker.metadata.metadata import MetadataView
+from strata_edge.ports import Edge
+from strata_runtime.health import Health, HealthSource
 from strata_runtime.tracing import current_trace_parent
 
 ChannelFactory = Callable[[Sequence[str]], Channel]
@@ -25,15 +29,37 @@ Raises AngeliaError when none of them can be used.
 """
 
 
-def broker_channel(endpoints: Sequence[str], cluster: ClusterId | None = None) -> Channel:
-    """Return a channel to another broker's gRPC port; it says which cluster this one is of.
+CallHeaders = Callable[[], Sequence[tuple[str, str]]]
+"""Gives headers for a call."""
+
+BrokerChannelFactory = Callable[[Sequence[str], CallHeaders], Channel]
+"""As `ChannelFactory`, for channels to brokers; their calls carry the headers."""
+
+
+def broker_channel(
+    endpoints: Sequence[str],
+    headers: CallHeaders,
+    cluster: ClusterId | None = None,
+    tls: PeerTls | None = None,
+) -> Channel:
+    """Return a channel to another broker: to its port for brokers, else to that for clients.
+
+    Args:
+        endpoints: of the broker: for clients, and for brokers if it has certificates.
+        headers: say who calls; on the port for brokers its certificate does.
+        cluster: of this process; None: it belongs to none.
+        tls: certificates of this process; None: plaintext.
 
     Raises:
-        AngeliaError: UNAVAILABLE, it registered none.
+        AngeliaError: UNAVAILABLE, it registered none, or none for TLS.
     """
     if not endpoints:
         raise AngeliaError(UNAVAILABLE, "the broker registered no endpoint")
-    return open_channel(endpoints[0], "http2", cluster=cluster)
+    if tls is not None and len(endpoints) > 1:
+        return open_channel(endpoints[1], cluster=cluster, tls=tls)
+    if tls is not None and tls.mode == "required":
+        raise AngeliaError(UNAVAILABLE, "the broker has no port for other brokers")
+    return Http2Channel(endpoints[0], cluster=cluster, headers=headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +74,23 @@ class BrokerNetwork:
             nameserver answers (rule 16).
         broker_channels: makes a channel to another broker.
         cluster: that the process belongs to; None: it is not checked.
+        peer_server: for other brokers under certificates, not started; None: there are none.
+        peers_on_client_port: whether other brokers may call the port for clients.
+        peer_edge: an address of this broker's own, not yet started, for other brokers without
+            certificates, if it shares the port for clients with others. None: they call that port.
+        health: of what the network needs: the certificates of the process.
     """
 
     nameservers: Sequence[str]
     metadata_channels: Callable[[str], Channel]
     storage_channels: ChannelFactory
     storage_seeds: Sequence[str] = ()
-    broker_channels: ChannelFactory = broker_channel
+    broker_channels: BrokerChannelFactory = broker_channel
     cluster: ClusterId | None = None
+    peer_server: Server | None = None
+    peers_on_client_port: bool = True
+    peer_edge: Edge | None = None
+    health: HealthSource = Health
 
 
 def cluster_network(
@@ -64,8 +99,9 @@ def cluster_network(
     config: StorageClientSection,
     angelia: AngeliaSection | None = None,
     cluster: ClusterId | None = None,
+    tls: PeerTls | None = None,
 ) -> BrokerNetwork:
-    """Return the network of a broker process.
+    """Return the network of a broker process, without a server.
 
     Args:
         nameservers: `host:port` of each one's Angelia tcp server.
@@ -73,6 +109,7 @@ def cluster_network(
         config: transport and codec of calls to storage nodes, and the time to connect.
         angelia: limits of each class of calls; None: the defaults.
         cluster: that the process belongs to; None: it is not checked.
+        tls: certificates of the process; None: plaintext.
     """
     options = (angelia or AngeliaSection()).options(config.connect_timeout_ms / 1000)
     # A storage node registers its tcp endpoint first, its http2 endpoint second.
@@ -90,15 +127,17 @@ def cluster_network(
             options=options,
             trace_parent=current_trace_parent,
             cluster=cluster,
+            tls=tls,
         )
 
     return BrokerNetwork(
         nameservers,
-        partial(open_channel, options=options, cluster=cluster),
+        partial(open_channel, options=options, cluster=cluster, tls=tls),
         storage_channel,
         storage_seeds,
-        partial(broker_channel, cluster=cluster),
+        partial(broker_channel, cluster=cluster, tls=tls),
         cluster,
+        peers_on_client_port=tls is None or tls.mode != "required",
     )
 
 

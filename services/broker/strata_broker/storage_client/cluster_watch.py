@@ -80,9 +80,9 @@ class ClusterWatch:
         """The cluster as it was seen last, with the present age of the metadata."""
         return self._watch.aged(self._metadata_age_s())
 
-    def look(self) -> ClusterPicture:
+    def check(self) -> ClusterPicture:
         """Look now."""
-        self._watch.look()
+        self._watch.check()
         return self.picture
 
     def health(self) -> Health:
@@ -99,7 +99,7 @@ class ClusterWatch:
 
     def shown(self, broker_node_id: str) -> admin_pb2.GetHealthResponse:
         """Return what `strata cluster health` shows."""
-        self.look()
+        self.check()
         picture, problems = self.picture, self._problems()
         worst = max((problem.severity for problem in problems), default=Severity.NOTE)
         return admin_pb2.GetHealthResponse(

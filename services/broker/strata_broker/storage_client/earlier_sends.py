@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.base.append_places import PendingPlace
 from strata_broker.base.config import SendSection
@@ -29,6 +30,8 @@ from strata_runtime.metrics import Metrics
 
 # Topics of which a queue moved lately; older ones are forgotten first.
 _MAX_MOVED_TOPICS = 100_000
+# Their messages never wait: a raft group that stored one gave it an offset.
+_TYPES_WITHOUT_WAITING = (meta_pb2.TOPIC_TYPE_NORMAL, meta_pb2.TOPIC_TYPE_FIFO)
 
 
 class Earlier(NamedTuple):
@@ -79,8 +82,8 @@ class EarlierSends:
 
     def suspects(self, topic: TopicRow, outgoing: Sequence[OutgoingMessage]) -> list[int]:
         """Return which messages may have been stored before the topic changed; mostly none."""
-        changed_ms = max(topic.changed_ms, self._moved_ms.get(topic.topic_id, 0))
-        if not changed_ms or self._clock.now_ms() - changed_ms > self._window_ms:
+        changed_ms = self._changed_lately_ms(topic)
+        if not changed_ms:
             return []
         oldest_ms, latest_ms = changed_ms - self._window_ms, changed_ms + self._slack_ms
         return [
@@ -90,6 +93,15 @@ class EarlierSends:
             # An id from long ago is ignored: its clock is off, or it has another form.
             or oldest_ms <= (made_ms(one.message_id) or 0) <= latest_ms
         ]
+
+    def may_suspect(self, topic: TopicRow) -> bool:
+        """Whether any message of a topic may have been stored before the topic changed."""
+        return self._changed_lately_ms(topic) > 0
+
+    @property
+    def max_lookups(self) -> int:
+        """How many messages are looked for at once."""
+        return self._max_lookups
 
     def try_begin(self, count: int) -> bool:
         """Take room for so many lookups, all of it for more; False: the messages have to wait."""
@@ -170,8 +182,30 @@ class EarlierSends:
             return Earlier(raft_group, 0, place)
         return None
 
+    def _changed_lately_ms(self, topic: TopicRow) -> int:
+        """Return when a topic changed, or a queue of it moved; 0: repeats know nothing of it."""
+        changed_ms = max(topic.changed_ms, self._moved_ms.get(topic.topic_id, 0))
+        if not changed_ms or self._clock.now_ms() - changed_ms > self._window_ms:
+            return 0
+        return changed_ms
+
     def _moved(self, topic_id: int) -> None:
+        if self._left_nothing(topic_id):
+            return
         self._moved_ms.pop(topic_id, None)
         self._moved_ms[topic_id] = self._clock.now_ms()
         if len(self._moved_ms) > _MAX_MOVED_TOPICS:
             self._moved_ms.popitem(last=False)
+
+    def _left_nothing(self, topic_id: int) -> bool:
+        """Whether every queue of a topic that moved was empty then, as new queues are.
+
+        An epoch begins at offset 0 only if the epochs before it hold no message.
+        """
+        topic = self._view.topic_by_id(topic_id)
+        if topic is None or topic.topic_type not in _TYPES_WITHOUT_WAITING:
+            return False
+        moved = self._view.overrides(topic).values()
+        return bool(moved) and not any(
+            epoch.start_offset for override in moved for epoch in override.epochs
+        )

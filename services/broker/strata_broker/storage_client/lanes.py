@@ -12,6 +12,9 @@ from collections.abc import Awaitable, Callable
 from strata_broker.storage_client.attempts import Attempt, Attempts
 from strata_runtime.tasks import Tasks
 
+LEAST_TRY_S = 0.001
+"""A call gets at least so much time: a deadline may pass while the call is being made."""
+
 Exchange = Callable[[str], Awaitable[bool]]
 """Sends waiting requests to a node and handles the answer; False: nothing waited."""
 

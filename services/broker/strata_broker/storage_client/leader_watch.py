@@ -15,6 +15,7 @@ from typing import NamedTuple
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import DEADLINE_EXCEEDED, UNAVAILABLE, AngeliaError
+from strata_broker.base.failures import passed_over
 from strata_broker.base.storage_client_config import StorageClientSection
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.storage_client.channels import NodeChannels
@@ -26,7 +27,7 @@ from strata_runtime.backoff import Backoff
 from strata_runtime.limits import Limit
 from strata_runtime.logs import get_logger
 from strata_runtime.runtime import Runtime
-from strata_runtime.tasks import Tasks
+from strata_runtime.tasks import RequestTasks, Tasks
 
 _WATCH = SERVICE + "Watch"
 _SILENCE = frozenset((UNAVAILABLE, DEADLINE_EXCEEDED))
@@ -36,7 +37,7 @@ OnChecks = Callable[[Iterable[storage_pb2.TransactionCheck]], None]
 
 
 class NodeNews(NamedTuple):
-    """What takes in the news of nodes.
+    """Receiver of the news of nodes.
 
     Attributes:
         leaders: gets the raft groups that nodes say they lead.
@@ -60,6 +61,7 @@ class LeaderWatch:
         config: pauses and the limit on streams.
         runtime: spreads the pauses, counts open streams.
         tasks: run the streams.
+        requests: told of reports that cannot be taken in.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class LeaderWatch:
         config: StorageClientSection,
         runtime: Runtime,
         tasks: Tasks,
+        requests: RequestTasks,
     ) -> None:
         self._boot_id = boot_id
         self._view = view
@@ -80,6 +83,7 @@ class LeaderWatch:
         self._config = config
         self._random = runtime.random
         self._tasks = tasks
+        self._requests = requests
         self._streams = Limit(
             "leader watches", config.max_watches, "streams", metrics=runtime.metrics
         )
@@ -148,10 +152,14 @@ class LeaderWatch:
             async for response in responses:
                 backoff.reset()
                 self._quiet.opened(node_id, number)
-                if response.checks:
-                    self._on_checks(response.checks)
-                elif response.deliverable:
-                    self._quiet.told(response.deliverable)
-                else:
-                    self._leaders.leads(node_id, response.led_groups)
-                    self._reports.heard(node_id, response.health)
+                with passed_over(self._requests, "take in a report of a node"):
+                    self._take(node_id, response)
+
+    def _take(self, node_id: str, response: storage_pb2.WatchResponse) -> None:
+        if response.checks:
+            self._on_checks(response.checks)
+        elif response.deliverable:
+            self._quiet.told(response.deliverable)
+        else:
+            self._leaders.leads(node_id, response.led_groups)
+            self._reports.heard(node_id, response.health)

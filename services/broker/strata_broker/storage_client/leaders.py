@@ -91,7 +91,7 @@ class LeaderMap:
         """Call back whenever a node says that it leads a raft group now."""
         self._listeners.append(listener)
 
-    # What calls taught
+    # Learned from calls
 
     def refused(self, raft_group: int, asked: str, leader: str) -> None:
         """Learn from a refusal: it names the leader, or "" and the next replica is asked.
@@ -135,7 +135,7 @@ class LeaderMap:
         if self._silent_until_s:
             self._silent_until_s.pop(node_id, None)
 
-    # What nodes say of themselves
+    # Reported by nodes
 
     def leads(self, node_id: str, raft_groups: Iterable[int]) -> None:
         """Learn the complete list of raft groups that a node leads now.

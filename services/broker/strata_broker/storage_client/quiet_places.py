@@ -89,7 +89,7 @@ class QuietPlaces:
         """Return `with` around a pop at a place."""
         return Look(self, place)
 
-    # What nodes say
+    # Reported by nodes
 
     def next_stream(self) -> int:
         """Return the number of a stream that is about to be opened."""

@@ -51,7 +51,7 @@ class _Read:
 
 
 class ReadSpread:
-    """Which topics are read from all replicas, and which replica is next.
+    """The topics that are read from all replicas, and the next replica of each.
 
     Args:
         view: knows the replicas.
@@ -132,7 +132,7 @@ class ReadSpread:
     def unreadable(self, raft_group: int) -> None:
         """The leader's disk could not read a message: for a while the others are asked for bytes.
 
-        What is committed is the same on each replica, so a leader is needed for places only.
+        Committed messages are the same on each replica, so a leader is needed for places only.
         """
         leader = self._leaders.node_of(raft_group)
         if leader:

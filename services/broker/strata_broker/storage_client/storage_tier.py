@@ -65,6 +65,7 @@ class StorageTier:
             config=section,
             runtime=runtime,
             tasks=tasks,
+            requests=requests,
         )
         self.cluster = ClusterWatch(view, self.leaders, reports, clock=clock, metrics=metrics)
         self.leaders.why = self.cluster.why
@@ -84,10 +85,9 @@ class StorageTier:
             self.channels,
             section,
             max_waiting=config.ack.max_waiting,
-            clock=clock,
-            random=random,
+            runtime=runtime,
             tasks=tasks,
-            metrics=metrics,
+            requests=requests,
         )
         self.appender = Appender(
             boot_id,

@@ -20,6 +20,7 @@ from strata_cli.commands.node import node_id_of
 from strata_cli.confirming import DryRun, Yes, confirm
 from strata_cli.options import COMMON, Common, seconds
 from strata_cli.output import show
+from strata_cli.watching import INTERVAL, Interval, Watch, look
 
 RaftGroup = Annotated[int, Parameter(help="Number of the raft group.")]
 
@@ -41,19 +42,29 @@ _GROUP_COLUMNS = (
 
 
 @cluster.command(name="show")
-def show_cluster(*, common: Common = COMMON) -> None:
+def show_cluster(
+    *, watch: Watch = False, interval: Interval = INTERVAL, common: Common = COMMON
+) -> None:
     """Show nodes and raft groups.
 
     For instance: strata cluster show -o json
     """
     with connect(common) as client:
-        response = client.call(client.admin.GetCluster, admin_pb2.GetClusterRequest())
+
+        def draw() -> None:
+            request = admin_pb2.GetClusterRequest()
+            _show_cluster(client.call(client.admin.GetCluster, request), common)
+
+        look(draw, common, watch=watch, interval=interval)
+
+
+def _show_cluster(response: admin_pb2.GetClusterResponse, common: Common) -> None:
     nodes = cluster_nodes(response)
     age = {
         "metadata_age_ms": response.metadata_age_ms,
         "metadata_stale": response.metadata_is_stale,
     }
-    if common.output == "json":
+    if common.for_programs:
         groups = [health_view(health) for health in response.raft_groups]
         show(
             {"version": response.version, "nodes": nodes, "raft_groups": groups, **age},
@@ -63,7 +74,7 @@ def show_cluster(*, common: Common = COMMON) -> None:
     result: dict[str, object] = {"version": response.version, "nodes": nodes}
     if response.metadata_is_stale:
         result["metadata"] = f"{response.metadata_age_ms // 1_000} s old: no nameserver answers"
-    columns = ("node", "role", "state", "draining", "endpoints", "rack", "reason")
+    columns = ("node", "role", "state", "draining", "endpoints", "machine", "rack", "reason")
     show(result, common, rows="nodes", columns=columns)
     print()
     _show_groups(response, common)
@@ -87,6 +98,20 @@ def cluster_health(
     from strata_cli.cluster_health import run
 
     return run(common, wait_s=seconds(wait) if wait else 0.0, watches=watch)
+
+
+@cluster.command
+def rotate_key(*, common: Common = COMMON) -> None:
+    """Make a new key that brokers sign handles and session tokens with.
+
+    The key before it stays valid; what was signed with an older key is refused from now on.
+
+    For instance: strata cluster rotate-key
+    """
+    with connect(common) as client:
+        request = admin_pb2.RotateClusterKeyRequest()
+        response = client.call(client.admin.RotateClusterKey, request)
+    show({"key_id": response.key_id}, common)
 
 
 @raft_group.command(name="list")
@@ -114,7 +139,7 @@ def show_raft_group(number: RaftGroup, /, *, common: Common = COMMON) -> None:
 
 def _show_groups(response: admin_pb2.GetClusterResponse, common: Common) -> None:
     groups = [health_view(health) for health in response.raft_groups]
-    if common.output != "json":
+    if not common.for_programs:
         groups = [
             {**group, "replicas": f"{group['replicas_live']} of {group['replicas_wanted']}"}
             for group in groups

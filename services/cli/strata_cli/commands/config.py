@@ -32,7 +32,7 @@ def show_(
         local: Show the configuration that a process has without a file; no server is asked.
     """
     text, as_json = _local(config) if config is not None or local else _of_server(common)
-    if common.output == "json":
+    if common.for_programs:
         show(json.loads(as_json), common)
     else:
         print(text.rstrip())

@@ -10,15 +10,15 @@ from cyclopts import App, Parameter
 
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
+from strata_cli import lags
 from strata_cli.client import AdminClient, connect
 from strata_cli.confirming import DryRun, Yes, confirm
-from strata_cli.options import COMMON, Common, UsageError, numbers, time_ms
+from strata_cli.options import COMMON, CliError, Common, UsageError, numbers, time_ms
 from strata_cli.output import show
 from strata_cli.views import View, group_view, lag_view, member_view
+from strata_cli.watching import INTERVAL, Interval, Watch, look
 
 Name = Annotated[str, Parameter(help="Name of the consumer group.")]
-
-PAGE_SIZE = 1_000
 
 app = App(name="group", help="Consumer groups.")
 
@@ -64,10 +64,12 @@ def create(
     show(group_view(response.consumer_group), common)
 
 
-@app.command(name="list")
+@app.command(name=["list", "ls"])
 def list_(
     *,
     all_namespaces: Annotated[bool, Parameter(negative="")] = False,
+    watch: Watch = False,
+    interval: Interval = INTERVAL,
     common: Common = COMMON,
 ) -> None:
     """List consumer groups.
@@ -77,37 +79,91 @@ def list_(
     Args:
         all_namespaces: List the consumer groups of every namespace.
     """
-    request = admin_pb2.ListConsumerGroupsRequest(page_size=PAGE_SIZE)
-    if not all_namespaces:
-        request.namespace = common.namespace
-    groups: list[View] = []
-    with connect(common) as client:
-        while True:
-            response = client.call(client.admin.ListConsumerGroups, request)
-            groups.extend(group_view(group) for group in response.consumer_groups)
-            if not response.next_page_token:
-                break
-            request.page_token = response.next_page_token
     columns = ("namespace", "name", "fifo", "broadcast", "max_attempts", "consumer_group_id")
-    show({"groups": groups}, common, rows="groups", columns=columns)
+    with connect(common) as client:
+
+        def draw() -> None:
+            rows = lags.group_rows(client, None if all_namespaces else common.namespace)
+            groups = [group_view(row) for row in rows]
+            show({"groups": groups}, common, rows="groups", columns=columns)
+
+        look(draw, common, watch=watch, interval=interval)
 
 
 @app.command(name="show")
-def show_(name: Name, /, *, common: Common = COMMON) -> None:
+def show_(
+    name: Name,
+    /,
+    *,
+    watch: Watch = False,
+    interval: Interval = INTERVAL,
+    common: Common = COMMON,
+) -> None:
     """Show a consumer group: lag per queue, messages in flight, members.
 
     For instance: strata group show billing -o json
     """
-    request = admin_pb2.GetConsumerGroupRequest(namespace=common.namespace, name=name)
     with connect(common) as client:
-        response = client.call(client.admin.GetConsumerGroup, request)
-    result = group_view(response.consumer_group) | {
-        "lag": sum(queue.lag for queue in response.queues),
-        "in_flight": sum(queue.in_flight for queue in response.queues),
-        "queues": [lag_view(queue) for queue in response.queues],
-        "members": [member_view(member) for member in response.members],
-    }
-    show(result, common, rows="queues")
+
+        def draw() -> None:
+            found = _get(client, name, common)
+            result = group_view(found.consumer_group) | {
+                "lag": sum(queue.lag for queue in found.queues),
+                "in_flight": sum(queue.in_flight for queue in found.queues),
+                "queues": [lag_view(queue) for queue in found.queues],
+                "members": [member_view(member) for member in found.members],
+            }
+            show(result, common, rows="queues")
+
+        look(draw, common, watch=watch, interval=interval)
+
+
+@app.command
+def lag(
+    names: Annotated[tuple[str, ...], Parameter(help="Consumer groups; none: all.")] = (),
+    /,
+    *,
+    all_namespaces: Annotated[bool, Parameter(negative="")] = False,
+    above: int = -1,
+    watch: Watch = False,
+    interval: Interval = INTERVAL,
+    common: Common = COMMON,
+) -> None:
+    """Show the lag of consumer groups, the highest first; of one consumer group by topic.
+
+    With --watch it also shows how many messages per second each consumer group has consumed since
+    the last look.
+
+    For instance: strata group lag --watch
+
+    Args:
+        all_namespaces: Show the consumer groups of every namespace.
+        above: Show only consumer groups whose lag is above this number.
+    """
+    rates = lags.CounterRates()
+    columns = ("namespace", "group", "lag", "in_flight", "members", "consumed_per_s")
+    with connect(common) as client:
+
+        def draw() -> None:
+            wanted = [(common.namespace, name) for name in names]
+            if not names:
+                rows = lags.group_rows(client, None if all_namespaces else common.namespace)
+                wanted = [(row.namespace, row.name) for row in rows]
+            found = lags.lags_of(client, wanted, rates)
+            missing = {name for _, name in wanted} - {each["group"] for each in found}
+            if names and missing:
+                raise CliError(f"consumer group {min(missing)} does not exist", "not_found")
+            found = sorted(
+                (each for each in found if each["lag"] > above),
+                key=lambda each: (-each["lag"], each["namespace"], each["group"]),
+            )
+            if len(names) == 1 and found and not common.for_programs:
+                (only,) = found
+                show(only, common, rows="topics")
+            else:
+                show({"groups": found}, common, rows="groups", columns=columns)
+
+        look(draw, common, watch=watch, interval=interval)
 
 
 @app.command
@@ -190,8 +246,10 @@ def reset(
     name: Name,
     /,
     *,
-    to: str,
+    to: str = "",
+    offset: int | None = None,
     topic: str = "",
+    queue: Annotated[list[int] | None, Parameter(negative="")] = None,
     yes: Yes = False,
     dry_run: DryRun = False,
     common: Common = COMMON,
@@ -202,29 +260,124 @@ def reset(
 
     Args:
         to: earliest, latest, or a time (ISO 8601 or milliseconds since 1970).
+        offset: Offset to move to, instead of --to; needs --topic.
         topic: Reset only this topic; default: every topic that the group has state for.
+        queue: Reset only this queue of the topic; may be repeated.
     """
+    if bool(to) == (offset is not None):
+        raise UsageError("give --to or --offset")
+    if (offset is not None or queue) and not topic:
+        raise UsageError("--offset and --queue need --topic: they mean queues of one topic")
+    if (offset is not None and offset < 0) or any(each < 0 for each in queue or ()):
+        raise UsageError("--offset and --queue are 0 or more")
     request = admin_pb2.ResetConsumerGroupRequest(
-        namespace=common.namespace, name=name, topic=topic
+        namespace=common.namespace, name=name, topic=topic, queues=queue or ()
     )
-    if to == "earliest":
+    if offset is not None:
+        request.offset = offset
+    elif to == "earliest":
         request.earliest = True
     elif to == "latest":
         request.latest = True
     else:
         request.time_ms = time_ms(to)
+    _reset(request, to or str(offset), common, yes=yes, dry_run=dry_run)
+
+
+@app.command
+def skip(
+    name: Name,
+    /,
+    *,
+    topic: str = "",
+    queue: Annotated[list[int] | None, Parameter(negative="")] = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    common: Common = COMMON,
+) -> None:
+    """Skip all messages that have accumulated: the consumer group goes on with new ones.
+
+    For instance: strata group skip billing --topic orders --dry-run
+
+    Args:
+        topic: Skip only messages of this topic; default: of every topic that the group has state
+            for.
+        queue: Skip only messages of this queue of the topic; may be repeated.
+    """
+    if queue and not topic:
+        raise UsageError("--queue needs --topic: it means queues of one topic")
+    request = admin_pb2.ResetConsumerGroupRequest(
+        namespace=common.namespace, name=name, topic=topic, queues=queue or (), latest=True
+    )
+    _reset(request, "latest", common, yes=yes, dry_run=dry_run)
+
+
+@app.command
+def clone(
+    source: Annotated[str, Parameter(help="Consumer group whose cursors are copied.")],
+    target: Annotated[str, Parameter(help="Consumer group that gets them; it exists.")],
+    /,
+    *,
+    topic: str = "",
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    common: Common = COMMON,
+) -> None:
+    """Copy the cursors of a consumer group to another one, queue by queue.
+
+    Messages that were acked out of order after a cursor are delivered to the other one again.
+
+    For instance: strata group clone billing billing-new --dry-run
+
+    Args:
+        topic: Copy only the cursors on this topic.
+    """
+    with connect(common) as client:
+        queues = [each for each in _get(client, source, common).queues if topic in ("", each.topic)]
+        if topic and not queues:
+            raise CliError(f"consumer group {source} has no state for topic {topic}", "not_found")
+        _get(client, target, common)
+        result: View = {"name": target, "source": source}
+        if dry_run:
+            result["dry_run"] = True
+        else:
+            confirm(f"Consumer group {target} is moved to where {source} is", yes=yes)
+        moved = []
+        for each in sorted(queues, key=lambda each: (each.topic, each.queue)):
+            view = lag_view(each)
+            if not dry_run:
+                request = admin_pb2.ResetConsumerGroupRequest(
+                    namespace=common.namespace,
+                    name=target,
+                    topic=each.topic,
+                    queues=[each.queue],
+                    offset=each.cursor,
+                )
+                (state,) = client.call(client.admin.ResetConsumerGroup, request).queues
+                view = lag_view(state)
+            moved.append(view)
+    show({**result, "queues": moved}, common, rows="queues")
+
+
+def _reset(
+    request: admin_pb2.ResetConsumerGroupRequest,
+    to: str,
+    common: Common,
+    *,
+    yes: bool,
+    dry_run: bool,
+) -> None:
+    result: View = {"name": request.name, "to": to}
     with connect(common) as client:
         if dry_run:
             planned = _planned_reset(client, request, common)
-            show(
-                {"name": name, "to": to, "dry_run": True, "queues": planned}, common, rows="queues"
-            )
+            show({**result, "dry_run": True, "queues": planned}, common, rows="queues")
             return
-        confirm(f"Consumer group {name} is moved to {to}", yes=yes)
+        where = f" offset {to}" if request.WhichOneof("to") == "offset" else f" {to}"
+        confirm(f"Consumer group {request.name} is moved to{where}", yes=yes)
         response = client.call(client.admin.ResetConsumerGroup, request)
     queues = sorted(response.queues, key=lambda queue: (queue.topic, queue.queue))
-    result = {"name": name, "to": to, "queues": [lag_view(queue) for queue in queues]}
-    show(result, common, rows="queues")
+    show({**result, "queues": [lag_view(queue) for queue in queues]}, common, rows="queues")
 
 
 def _get(client: AdminClient, name: str, common: Common) -> admin_pb2.GetConsumerGroupResponse:
@@ -239,7 +392,7 @@ def _planned_reset(
     queues = [
         queue
         for queue in _get(client, reset.name, common).queues
-        if reset.topic in ("", queue.topic)
+        if reset.topic in ("", queue.topic) and (not reset.queues or queue.queue in reset.queues)
     ]
     by_time: dict[tuple[str, int], int] = {}
     if reset.WhichOneof("to") == "time_ms":
@@ -254,6 +407,8 @@ def _planned_reset(
     for queue in sorted(queues, key=lambda each: (each.topic, each.queue)):
         if reset.earliest:
             after = queue.min_offset
+        elif reset.WhichOneof("to") == "offset":
+            after = min(max(reset.offset, queue.min_offset), queue.next_offset)
         else:
             after = by_time.get((queue.topic, queue.queue), queue.next_offset)
         planned.append(lag_view(queue) | {"cursor_after": after})

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -18,7 +18,7 @@ from strata_cli.client import connect
 from strata_cli.commands.kv_files import reading, writing
 from strata_cli.confirming import DryRun, Yes, confirm
 from strata_cli.options import COMMON, EXIT_STATUS, CliError, Common, UsageError, milliseconds
-from strata_cli.output import show
+from strata_cli.output import show, write_document
 from strata_kv.client import KvClient, Table
 from strata_kv.errors import KvError, KvNotLoadedError
 from strata_kv.model import Consistency, Engine, Item, TableInfo, Written
@@ -192,8 +192,9 @@ def watch(
     """
     with _table(table, common) as opened:
         for line in islice(_changes(opened, _bytes(prefix), from_revision), count):
-            if common.output == "json":
-                print(json.dumps(line, ensure_ascii=False), flush=True)
+            if common.for_programs:
+                write_document(line, common)
+                sys.stdout.flush()
             else:
                 print(line["revision"], line["kind"], line["key"], line["value"], flush=True)
 
@@ -279,7 +280,7 @@ def tables(*, common: Common = COMMON) -> None:
     """
     with _client(common) as client:
         names = client.tables()
-    if common.output == "json":
+    if common.for_programs:
         show({"tables": names}, common)
     else:
         print("\n".join(names))

@@ -16,7 +16,9 @@ from cyclopts import App, Parameter
 from strata_cli.local.cluster import LocalCluster, Timeouts
 from strata_cli.local.plan import (
     FORWARDER,
+    AccessControl,
     ClusterPlan,
+    ClusterTls,
     Codec,
     Role,
     Transport,
@@ -24,9 +26,10 @@ from strata_cli.local.plan import (
     new_plan,
 )
 from strata_cli.local.readiness import NotReadyError
-from strata_cli.local.serving import wait_until_served
-from strata_cli.options import COMMON, Common, UsageError, milliseconds
+from strata_cli.local.serving import keys_of, wait_until_served
+from strata_cli.options import COMMON, Common, UsageError, milliseconds, process_count_of
 from strata_cli.output import show
+from strata_runtime.cores import usable_cores
 
 DataDir = Annotated[Path, Parameter(help="Folder of the cluster.")]
 Names = Annotated[str, Parameter(help="Names of processes, as in local status.")]
@@ -44,10 +47,15 @@ def up(
     nameservers: Literal[1, 3, 5] | None = None,
     storage: int | None = None,
     brokers: int | None = None,
+    workers: str | None = None,
+    shards: str | None = None,
     virtual_address: str = "",
     storage_transport: Transport = "tcp",
     storage_codec: Codec = "protobuf",
     tier: str = "",
+    tls: Annotated[bool, Parameter(negative="")] = False,
+    cluster_tls: ClusterTls | None = None,
+    access_control: AccessControl | None = None,
     config: Path | None = None,
     wait: Wait = "60s",
     common: Common = COMMON,
@@ -55,8 +63,8 @@ def up(
     """Start a cluster of real processes and return when all of them serve.
 
     If the folder already holds a cluster, that cluster is started again with its data and its
-    ports. It takes a new --config; the other options of a new cluster are ignored. A cluster
-    whose first start failed is created anew.
+    ports. It takes a new --config, --access-control and --cluster-tls; the other options of a new
+    cluster are ignored. A cluster whose first start failed is created anew.
 
     For instance: strata local up --nameservers 3 --storage 3 --brokers 2 --data-dir build/cluster
 
@@ -64,45 +72,42 @@ def up(
         nameservers: Number of nameservers; default 3.
         storage: Number of storage nodes; default 3.
         brokers: Number of brokers; default 2.
+        workers: Number of processes of each broker, or auto: one per core; default 1.
+        shards: Number of processes of each storage node, or auto: one per core; default 1.
         virtual_address: HOST:PORT of a TCP forwarder in front of the brokers; all brokers
             advertise it; port 0: any free port; default: no forwarder.
         storage_transport: Transport of calls from brokers to storage nodes.
         storage_codec: Encoding of calls from brokers to storage nodes.
         tier: URL of an object store for old messages; default: none.
+        tls: Make an authority and certificates, and use mutual TLS between all processes.
+        cluster_tls: As --tls, for processes that start now; optional while a cluster changes over.
+        access_control: Check who calls and what for; default: off.
         config: TOML file for every process.
     """
-    asked: dict[Role, int | None] = {
-        "nameserver": nameservers,
-        "storage": storage,
-        "broker": brokers,
-    }
-    counts = {role: _DEFAULT_COUNTS[role] if n is None else n for role, n in asked.items()}
-    if counts["storage"] < 1 or counts["broker"] < 1:
-        raise UsageError("a cluster needs at least one storage node and one broker")
+    asked: dict[Role, int | None] = {"storage": storage, "broker": brokers}
+    asked["nameserver"] = nameservers
+    counts = _counts(asked)
     if config is not None:
         _check_config(config)
+    sizes = (_processes("--workers", workers), _processes("--shards", shards))
 
     def make_plan() -> ClusterPlan:
-        # A port that the operator chose is not given to another process.
-        _, _, port = virtual_address.rpartition(":")
-        taken = [int(port)] if port.isdigit() else []
         return new_plan(
             counts,
-            free_ports(taken),
+            free_ports(_chosen(virtual_address), run=sizes[1]),
             virtual_address=virtual_address,
             config=config,
             storage_transport=storage_transport,
             storage_codec=storage_codec,
             tier=tier,
+            workers=sizes[0],
+            shards=sizes[1],
         )
 
     cluster = LocalCluster.make(data_dir, make_plan, _timeouts(wait))
-    cluster.use_config(config)
+    cluster.use(config, access_control, cluster_tls or ("required" if tls else None))
     _tell_unused(cluster.plan, asked, virtual_address)
-    with _log_shown():
-        cluster.up()
-    if endpoint := cluster.plan.client_endpoint:
-        wait_until_served(endpoint, _seconds(wait))
+    _bring_up(cluster, data_dir, _seconds(wait), common)
     _show_status(cluster, common)
 
 
@@ -220,6 +225,33 @@ def down(*, data_dir: DataDir, wait: Wait = "30s", common: Common = COMMON) -> N
     _show_status(cluster, common)
 
 
+def _counts(asked: Mapping[Role, int | None]) -> dict[Role, int]:
+    """Return how many members of each role a new cluster has.
+
+    Raises:
+        UsageError: it would have no storage node or no broker.
+    """
+    counts = {role: _DEFAULT_COUNTS[role] if n is None else n for role, n in asked.items()}
+    if counts["storage"] < 1 or counts["broker"] < 1:
+        raise UsageError("a cluster needs at least one storage node and one broker")
+    return counts
+
+
+def _chosen(virtual_address: str) -> list[int]:
+    """Return the port that the operator chose; no other process gets it."""
+    port = virtual_address.rpartition(":")[2]
+    return [int(port)] if port.isdigit() else []
+
+
+def _bring_up(cluster: LocalCluster, folder: Path, limit_s: float, common: Common) -> None:
+    """Return when every process of a cluster serves, and clients are served."""
+    with _log_shown():
+        cluster.up()
+    if endpoint := cluster.plan.client_endpoint:
+        # The first admin's keys are in the folder from the first start on.
+        wait_until_served(endpoint, limit_s, keys_of(folder, common))
+
+
 def _show_status(
     cluster: LocalCluster, common: Common, names: tuple[str, ...] | None = None
 ) -> None:
@@ -255,6 +287,21 @@ def _tell_unused(plan: ClusterPlan, asked: Mapping[Role, int | None], virtual_ad
             f"--virtual-address {virtual_address} is ignored: the existing cluster has {there_at}"
         )
         print(f"strata: {what}", file=sys.stderr)
+
+
+def _processes(option: str, value: str | None) -> int:
+    """Return how many processes a member has.
+
+    Raises:
+        UsageError: it is neither a number that is allowed nor auto.
+    """
+    from strata_cli.machine.plan import process_count
+    from strata_cli.processes.cluster_config import MAX_PROCESSES
+
+    asked = process_count_of(option, value) or 1
+    if asked != "auto" and not 1 <= asked <= MAX_PROCESSES:
+        raise UsageError(f"{option} {value}: write 1 to {MAX_PROCESSES}, or auto")
+    return process_count(asked, usable_cores())
 
 
 def _some(names: tuple[str, ...]) -> tuple[str, ...]:

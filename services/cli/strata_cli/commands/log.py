@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -14,7 +13,8 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from strata_cli.options import COMMON, CliError, Common
-from strata_cli.output import show
+from strata_cli.output import show, write_document
+from strata_cli.progress import progress
 from strata_cli.views import View
 from strata_seglog.real_disk import RealDisk
 from strata_seglog.segments import segment_names
@@ -24,6 +24,7 @@ Folder = Annotated[
     Path, Parameter(help="Folder of a CommitLog, or a data folder with several of them.")
 ]
 
+_MIB = 1024 * 1024
 _LOGS_OF_A_DATA_FOLDER = ("nameserver/log", "storage/log")
 
 app = App(name="log", help="CommitLogs on disk; needs no server.")
@@ -36,9 +37,15 @@ def verify(folder: Folder, /, *, common: Common = COMMON) -> None:
     For instance: strata log verify /var/lib/strata
     """
     logs: list[View] = []
-    for path in _log_folders(folder):
-        with _readable(path):
-            logs.append({"path": str(path)} | _report_view(verify_log(RealDisk(path))))
+    with progress("verify") as shown:
+        for path in _log_folders(folder):
+            with _readable(path):
+
+                def tell(done: int, total: int, path: Path = path) -> None:
+                    shown.set(done // _MIB, total // _MIB, f"MiB of {path}")
+
+                report = verify_log(RealDisk(path), tell)
+            logs.append({"path": str(path)} | _report_view(report))
     ok = all(log["ok"] for log in logs)
     show({"ok": ok, "logs": logs}, common, rows="logs")
     if not ok:
@@ -75,7 +82,7 @@ def repair(
     logs = [repair_log(path, raft_group, changes=changes) for path in _log_folders(folder)]
     ok = all(log["ok"] for log in logs)
     lost = [{"log": Path(log["path"]).parent.name} | each for log in logs for each in log["lost"]]
-    if common.output == "json":
+    if common.for_programs:
         show({"ok": ok, "logs": logs}, common)
     else:
         for log in logs:
@@ -115,8 +122,8 @@ def dump(folder: Folder, /, *, limit: int | None = None, common: Common = COMMON
     for path in _log_folders(folder):
         with _readable(path):
             for frame in islice(dump_log(RealDisk(path)), limit):
-                if common.output == "json":
-                    print(json.dumps(frame))
+                if common.for_programs:
+                    write_document(frame, common)
                 else:
                     print("  ".join(f"{key}={value}" for key, value in frame.items()))
 

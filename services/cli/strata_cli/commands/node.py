@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -13,11 +14,16 @@ from strata.meta.v1 import meta_pb2
 from strata_cli.client import AdminClient, connect
 from strata_cli.cluster_views import node_view, node_views, replica_view
 from strata_cli.confirming import DryRun, Yes, confirm
-from strata_cli.options import COMMON, CliError, Common
+from strata_cli.options import COMMON, CliError, Common, UsageError, seconds
 from strata_cli.output import show
+from strata_cli.progress import progress
 from strata_cli.views import View
+from strata_cli.watching import INTERVAL, Interval, Watch, look
 
 NodeName = Annotated[str, Parameter(help="Id of the node, or one of its endpoints.")]
+
+_POLL_S = 0.5
+_COLUMNS = ("node", "role", "state", "draining", "endpoints", "machine", "rack")
 
 app = App(name="node", help="Nodes: nameservers, storage nodes, brokers.")
 
@@ -31,18 +37,35 @@ def node_id_of(client: AdminClient, name: str) -> str:
     return _find(client, name)[0].node_id
 
 
-@app.command(name="list")
-def list_(*, common: Common = COMMON) -> None:
-    """List the nodes and their states.
+@app.command(name=["list", "ls"])
+def list_(*, watch: Watch = False, interval: Interval = INTERVAL, common: Common = COMMON) -> None:
+    """List the nodes with their states, replicas, load and disks.
 
     For instance: strata node list -o json
     """
     with connect(common) as client:
-        response = client.call(client.admin.GetCluster, admin_pb2.GetClusterRequest())
-        placement = client.call(client.admin.GetPlacement, admin_pb2.GetPlacementRequest())
-    nodes = node_views(response, placement)
-    columns = ("node", "role", "state", "slow", "draining", "endpoints", "rack")
-    show({"nodes": nodes}, common, rows="nodes", columns=columns)
+
+        def draw() -> None:
+            cluster = client.call(client.admin.GetCluster, admin_pb2.GetClusterRequest())
+            placement = client.call(client.admin.GetPlacement, admin_pb2.GetPlacementRequest())
+            nodes = node_views(cluster, placement)
+            show({"nodes": nodes}, common, rows="nodes", columns=_listed(nodes, common))
+
+        look(draw, common, watch=watch, interval=interval)
+
+
+def _listed(nodes: list[View], common: Common) -> tuple[str, ...]:
+    """Return the columns of the list; a terminal gets none that says nothing of any node."""
+    facts = ("slow", "replicas", "leaders", "bytes_per_s", "disk_free_bytes")
+    columns = (*_COLUMNS[:4], *facts, *_COLUMNS[4:])
+    if common.output == "wide":
+        return columns
+    return tuple(
+        column
+        for column in columns
+        if column in ("node", "role", "state", "endpoints")
+        or (column != "bytes_per_s" and any(node[column] for node in nodes))
+    )
 
 
 @app.command(name="show")
@@ -64,25 +87,39 @@ def show_(name: NodeName, /, *, common: Common = COMMON) -> None:
 
 @app.command
 def drain(
-    name: NodeName,
+    name: Annotated[str, Parameter(help="Id of the node, one of its endpoints, or a machine.")],
     /,
     *,
     undo: Annotated[bool, Parameter(negative="")] = False,
+    wait: str = "",
     common: Common = COMMON,
 ) -> None:
     """Take a node out of service while traffic flows: leaders, replicas and routes move away.
 
-    The command returns when the drain is recorded; `strata node show` shows its progress.
+    The name of a machine drains all its nodes. Without --wait the command returns when the drain
+    is recorded; `strata node show` shows its progress.
 
-    For instance: strata node drain storage-0a1b2c3d4e5f
+    For instance: strata node drain storage-0a1b2c3d4e5f --wait 10m
 
     Args:
         undo: Return the node to service.
+        wait: Return when no replica is left on the node, at most after this time.
     """
+    wait_s = seconds(wait) if wait else 0.0
+    if wait and undo:
+        raise UsageError("give --wait or --undo, not both")
     with connect(common) as client:
-        request = admin_pb2.DrainNodeRequest(node_id=node_id_of(client, name), draining=not undo)
-        response = client.call(client.admin.DrainNode, request)
-    show(node_view(response.node), common)
+        on_machine = _on_machine(client, name)
+        drained = []
+        for node_id in on_machine or [node_id_of(client, name)]:
+            request = admin_pb2.DrainNodeRequest(node_id=node_id, draining=not undo)
+            drained.append(node_view(client.call(client.admin.DrainNode, request).node))
+        if wait:
+            _until_empty(client, {each["node"] for each in drained}, wait_s)
+    if on_machine:
+        show({"nodes": drained}, common, rows="nodes", columns=_COLUMNS)
+    else:
+        show(drained[0], common)
 
 
 @app.command
@@ -98,7 +135,7 @@ def remove(
     """Remove a stopped node that holds no replicas.
 
     A broker that still runs registers again; a storage node stays removed until its next start.
-    Drain a node that has replicas, also a dead one; if its data are lost for good, use --force.
+    Drain a node that has replicas, also a dead one; if its data is lost for good, use --force.
 
     For instance: strata node remove storage-0a1b2c3d4e5f
 
@@ -118,6 +155,28 @@ def remove(
     show({"removed": node_id}, common)
 
 
+def _until_empty(client: AdminClient, node_ids: set[str], limit_s: float) -> None:
+    """Wait until nodes hold no replicas.
+
+    Raises:
+        CliError: some are left after the time limit; the drain goes on.
+    """
+    deadline_s, most = time.monotonic() + limit_s, 0
+    with progress("drain") as shown:
+        while True:
+            cluster = client.call(client.admin.GetCluster, admin_pb2.GetClusterRequest())
+            held = sum(len(_replicas_on(client, each, cluster)) for each in node_ids)
+            most = max(most, held)
+            shown.set(most - held, most, "replicas")
+            if not held:
+                return
+            if time.monotonic() >= deadline_s:
+                raise CliError(
+                    f"{held} replicas are still on {', '.join(sorted(node_ids))}; the drain goes on"
+                )
+            time.sleep(_POLL_S)
+
+
 def _replicas_on(
     client: AdminClient, node_id: str, cluster: admin_pb2.GetClusterResponse
 ) -> list[View]:
@@ -132,6 +191,12 @@ def _replicas_on(
             if replica.node_id == node_id
         ]
     return found
+
+
+def _on_machine(client: AdminClient, machine: str) -> list[str]:
+    """Return the ids of the nodes of a machine; none: there is no machine of that name."""
+    cluster = client.call(client.admin.GetCluster, admin_pb2.GetClusterRequest())
+    return sorted(node.node_id for node in cluster.nodes if machine and node.machine == machine)
 
 
 def _find(client: AdminClient, name: str) -> tuple[meta_pb2.Node, admin_pb2.GetClusterResponse]:

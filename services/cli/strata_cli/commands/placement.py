@@ -19,6 +19,7 @@ from strata_cli.commands.placement_facts import cluster_model, measure, placed_q
 from strata_cli.commands.placement_views import loads_view, plan_view, summary_view
 from strata_cli.options import COMMON, CliError, Common, milliseconds
 from strata_cli.output import show
+from strata_cli.progress import progress
 from strata_placement.backtest import BacktestOptions, run_backtest
 from strata_placement.documents import plan_row
 from strata_placement.forecast.learned import LearnedModel
@@ -131,9 +132,13 @@ def apply(
         number = plan_id or _find(client, 0).plan_id
         request = admin_pb2.ApplyPlanRequest(plan_id=number, stop=stop)
         row = client.call(client.admin.ApplyPlan, request).plan
-        while wait and row.state == meta_pb2.PLAN_STATE_RUNNING:
-            time.sleep(_POLL_S)
-            row = _find(client, number)
+        with progress("apply") as shown:
+            while wait and row.state == meta_pb2.PLAN_STATE_RUNNING:
+                open_states = (meta_pb2.STEP_STATE_PENDING, meta_pb2.STEP_STATE_RUNNING)
+                done = sum(step.state not in open_states for step in row.steps)
+                shown.set(done, len(row.steps), "steps")
+                time.sleep(_POLL_S)
+                row = _find(client, number)
     _show_plan(row, common)
 
 
@@ -163,7 +168,7 @@ def explain(plan_id: PlanId = 0, /, *, common: Common = COMMON) -> None:
         raise CliError(f"plan {plan_id} does not exist")
     loads = loads_view(response)
     view = loads | {"plan": plan_view(rows[0]) if rows else None}
-    if common.output == "json":
+    if common.for_programs:
         show(view, common)
         return
     show(loads, common, rows="nodes")
@@ -280,7 +285,7 @@ def backtest(
         model_out.write_text(json.dumps(result.model.to_json()) + "\n", encoding="utf-8")
     about: dict[str, Any] = {"trace": trace, "seed": seed, "queues": queues, "nodes": nodes}
     view = about | result.to_json()
-    if common.output == "json":
+    if common.for_programs:
         show(view, common)
         return
     columns = ("planner", "time_above_capacity", "moves", "max_over_mean", "peak", "flaps")

@@ -237,6 +237,7 @@ def _node(node: meta_pb2.Node, load: meta_pb2.NodeLoad | None, capacity_per_s: f
         load.disk_total_bytes if load is not None else 0,
         can_take=node.state == meta_pb2.NODE_STATE_UP and not node.draining and not is_slow,
         must_go=node.draining,
+        machine=node.machine,
     )
 
 

@@ -43,7 +43,7 @@ def explain(topic: Topic, queue: Queue, /, *, common: Common = COMMON) -> None:
     with connect(common) as client:
         response = _get(client, common, topic, queue)
     reasons = list(response.reasons)
-    if common.output == "json":
+    if common.for_programs:
         show(queue_view(topic, queue, response) | {"reasons": reasons}, common)
         return
     print("\n".join(reasons))

@@ -36,7 +36,12 @@ class LearnerChange(NamedTuple):
 
 
 def next_change(
-    row: meta_pb2.RaftGroup, count: int, loads: Mapping[str, float], fit: Collection[str]
+    row: meta_pb2.RaftGroup,
+    count: int,
+    loads: Mapping[str, float],
+    *,
+    fit: Collection[str],
+    machines: Mapping[str, str],
 ) -> LearnerChange:
     """Return the change that gives a raft group `count` read replicas.
 
@@ -46,21 +51,29 @@ def next_change(
         loads: of nodes, in bytes per second: the least loaded node gets a replica, the most
             loaded one loses it.
         fit: nodes that may get a replica.
+        machines: of nodes; one that is not there is a machine of its own. A machine that has a
+            replica gets no other.
 
     Raises:
-        CliError: there are too few nodes.
+        CliError: there are too few nodes on other machines.
     """
     readers = [replica.node_id for replica in row.replicas if replica.learner]
     if len(readers) >= count:
         by_load = sorted(readers, key=lambda node: (loads.get(node, 0.0), node))
         return LearnerChange(remove=tuple(by_load[count:]))
     taken = {replica.node_id for replica in (*row.replicas, *row.leaving)}
-    free = sorted(set(fit) - taken, key=lambda node: (loads.get(node, 0.0), node))
+    places = {machines.get(node) or node for node in taken}
+    free: list[str] = []
+    for node in sorted(set(fit) - taken, key=lambda node: (loads.get(node, 0.0), node)):
+        place = machines.get(node) or node
+        if place not in places:
+            places.add(place)
+            free.append(node)
     missing = count - len(readers)
     if len(free) < missing:
         raise CliError(
-            f"raft group {row.raft_group} has {len(taken)} replicas, and {len(free)} other storage "
-            f"nodes could take one; {missing} more are asked for: add storage nodes"
+            f"raft group {row.raft_group} has {len(taken)} replicas, and {len(free)} storage nodes "
+            f"on other machines could take one; {missing} more are asked for: add storage nodes"
         )
     return LearnerChange(add=tuple(free[:missing]))
 
@@ -85,10 +98,11 @@ def set_read_replicas(client: AdminClient, namespace: str, topic: str, count: in
         and node.node_id not in slow
     ]
     loads = {load.node_id: load.bytes_per_s for load in shown.loads}
+    machines = {node.node_id: node.machine for node in cluster.nodes if node.machine}
     for number in sorted({queue.raft_group for queue in queues}):
         wanted = admin_pb2.GetRaftGroupRequest(raft_group=number)
         row = client.call(client.admin.GetRaftGroup, wanted).row
-        change = next_change(row, count, loads, fit)
+        change = next_change(row, count, loads, fit=fit, machines=machines)
         if change.add:
             _change(client, number, change.add, adds=True)
         if change.remove:

@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
 
-from strata_cli.options import COMMON, Unused, UsageError
+from strata_cli.options import COMMON, Unused, UsageError, process_count_of
 
 if TYPE_CHECKING:
     from strata_cli.processes.cluster_config import ClusterConfig
@@ -19,8 +20,47 @@ if TYPE_CHECKING:
 MAX_PORT = 65_535
 
 EdgeAdapter = Literal["auto", "grpcio", "native"]
+AccessControl = Literal["on", "off"]
+ClusterTls = Literal["off", "optional", "required"]
+Insecure = Annotated[bool, Parameter(negative="")]
+TlsOnly = Annotated[bool, Parameter(negative="")]
 LogLevel = Literal["debug", "info", "warning", "error"]
 ConfigT = TypeVar("ConfigT", bound="StandaloneConfig")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """The callers that a process of a cluster accepts."""
+
+    cluster_certificates: Path | None = None
+    """Folder with tls.crt, tls.key and ca.crt (strata cert issue) for mutual TLS between
+    processes."""
+    cluster_tls: ClusterTls | None = None
+    """required: TLS only; optional: plaintext too, while a cluster changes over; off; default:
+    required with --cluster-certificates, else off."""
+    access_control: AccessControl | None = None
+    """Check who calls and what for; default: off where the address is a loopback address, else
+    on."""
+    insecure: Insecure = False
+    """Allow --access-control off, and plaintext between processes, on other addresses: anybody
+    may do anything, and with access control off operators are served on the client port, too."""
+
+    def sections(self, first_admin_file: str | None = None) -> dict[str, dict[str, Any]]:
+        """Return the keys of the configuration that the flags stand for."""
+        folder = self.cluster_certificates
+        return {
+            "angelia": {
+                "certificate_folder": str(folder.resolve()) if folder is not None else None,
+                "tls": self.cluster_tls,
+            },
+            "access_control": _access_control(
+                self.access_control, first_admin_file, insecure=self.insecure
+            ),
+        }
+
+
+SECURITY = Security()
 
 
 def standalone(
@@ -29,9 +69,15 @@ def standalone(
     host: str | None = None,
     grpc_port: int | None = None,
     edge: EdgeAdapter | None = None,
+    tls_only: TlsOnly = False,
+    admin_port: int | None = None,
     virtual_address: str | None = None,
     tier: str | None = None,
     plugins: str | None = None,
+    access_control: AccessControl | None = None,
+    insecure: Insecure = False,
+    first_admin_file: str | None = None,
+    console_port: int | None = None,
     metrics_port: int | None = None,
     log_level: LogLevel | None = None,
     config: Path | None = None,
@@ -48,10 +94,17 @@ def standalone(
         host: Address to listen on; default 127.0.0.1, or the configured address.
         grpc_port: Port for clients, 0 for any free port; default 8081, or the configured port.
         edge: Serves clients: native code (`make edge`) or grpcio; auto: native if installed.
+        tls_only: Refuse clients that speak plaintext.
+        admin_port: Port for operators, on the loopback interface; default: any free port.
         virtual_address: HOST:PORT of a load balancer; routes name it instead of the node.
-        tier: URL of an object store for old messages: posix:///DIR, s3://BUCKET/PREFIX?endpoint=URL,
-            hdfs://HOST:PORT/PATH.
+        tier: URL of an object store for old messages, as for `strata storage`.
         plugins: Names of plugins, separated by commas: kv.
+        access_control: Check who calls and what for; default: off where the address is a loopback
+            address, else on.
+        insecure: Allow --access-control off elsewhere, with operators on the client port, too.
+        first_admin_file: JSON file with access_key and secret_key of the first admin; default: keys
+            are made and written to first-admin.json in the data folder.
+        console_port: Port for the web console; default: any free port on the loopback interface.
         metrics_port: Port for Prometheus and health.
         log_level: Lowest level that is logged.
         config: TOML file; the variable STRATA_<SECTION>_<KEY> overrides a key of the file.
@@ -62,17 +115,20 @@ def standalone(
     from strata_runtime.config import load
 
     # One file may serve every process: what is for those of a cluster is passed over here.
-    settings = _with_flags(
+    settings = with_flags(
         standalone_part(load(ClusterConfig, config, os.environ)),
         node={
             "host": host,
             "grpc_port": grpc_port,
+            "admin_port": admin_port,
             "metrics_port": metrics_port,
             "log_level": log_level,
         },
-        edge={"adapter": edge},
+        access_control=_access_control(access_control, first_admin_file, insecure=insecure),
+        edge={"adapter": edge, "tls_only": tls_only or None},
         route={"advertised_endpoint": virtual_address},
         tier={"url": tier},
+        console={"port": console_port},
         plugins=tuple(filter(None, plugins.split(","))) if plugins is not None else None,
     )
     run(settings, data_dir)
@@ -87,6 +143,8 @@ def nameserver(
     advertise: str | None = None,
     replication_factor: int | None = None,
     initial_storage_nodes: int | None = None,
+    security: Security = SECURITY,
+    first_admin_file: str | None = None,
     metrics_port: int | None = None,
     log_level: LogLevel | None = None,
     config: Path | None = None,
@@ -108,6 +166,8 @@ def nameserver(
         replication_factor: Replicas of each raft group; default 3.
         initial_storage_nodes: Number of storage nodes to wait for before raft groups are created;
             default: the number of replicas of a raft group.
+        first_admin_file: JSON file with access_key and secret_key of the first admin; default: keys
+            are made and written to first-admin.json in the data folder.
         metrics_port: Port for Prometheus and health.
         log_level: Lowest level that is logged.
         config: TOML file; the variable STRATA_<SECTION>_<KEY> overrides a key of the file.
@@ -122,6 +182,7 @@ def nameserver(
             "replication_factor": replication_factor,
             "initial_storage_nodes": initial_storage_nodes,
         },
+        **security.sections(first_admin_file),
         metrics_port=metrics_port,
         log_level=log_level,
     )
@@ -137,7 +198,10 @@ def storage(
     http2_port: int | None = None,
     advertise: str | None = None,
     rack: str | None = None,
+    shards: str | None = None,
+    machine: str | None = None,
     tier: str | None = None,
+    security: Security = SECURITY,
     metrics_port: int | None = None,
     log_level: LogLevel | None = None,
     config: Path | None = None,
@@ -158,13 +222,18 @@ def storage(
         advertise: Host under which other processes reach this one; default: the address, or the
             machine's name when it listens on all addresses.
         rack: Failure domain; the replicas of a raft group are spread over failure domains.
+        shards: Number of storage nodes, each a process with a log of its own below the folder, or
+            auto: one per core; default 1. They are one machine.
+        machine: Name of the machine: two replicas of a raft group are never on one; default: the
+            node is a machine of its own, or the folder's id if there are shards.
         tier: URL of an object store for old messages, the same for all storage nodes:
             posix:///DIR, s3://BUCKET/PREFIX?endpoint=URL, hdfs://HOST:PORT/PATH.
         metrics_port: Port for Prometheus and health.
         log_level: Lowest level that is logged.
         config: TOML file; the variable STRATA_<SECTION>_<KEY> overrides a key of the file.
     """
-    from strata_cli.processes.storage import run
+    from strata_cli.machine.run import run
+    from strata_cli.processes.data_folder import FolderRole
 
     node = {
         "host": host,
@@ -172,16 +241,18 @@ def storage(
         "storage_http2_port": http2_port,
         "advertised_host": advertise,
     }
-    cluster = {"nameservers": nameservers, "rack": rack}
+    cluster = {"nameservers": nameservers, "rack": rack, "machine": machine}
     settings = _cluster_config(
         config,
         node=node,
         cluster=cluster,
+        storage={"shards": process_count_of("--shards", shards)},
         tier={"url": tier},
+        **security.sections(),
         metrics_port=metrics_port,
         log_level=log_level,
     )
-    run(settings, data_dir)
+    run(FolderRole.STORAGE, settings, data_dir)
 
 
 def broker(
@@ -192,11 +263,15 @@ def broker(
     host: str | None = None,
     grpc_port: int | None = None,
     edge: EdgeAdapter | None = None,
+    tls_only: TlsOnly = False,
+    admin_port: int | None = None,
     advertise: str | None = None,
     virtual_address: str | None = None,
     storage_transport: Literal["tcp", "http2"] | None = None,
     storage_codec: Literal["protobuf", "json", "avro"] | None = None,
     rack: str | None = None,
+    workers: str | None = None,
+    security: Security = SECURITY,
     metrics_port: int | None = None,
     log_level: LogLevel | None = None,
     config: Path | None = None,
@@ -211,36 +286,45 @@ def broker(
     Args:
         data_dir: Folder for its id and its self-signed certificate; created if missing.
         nameservers: HOST:PORT of all nameservers, separated by commas.
-        storage_seeds: HOST:PORT of some storage nodes, separated by commas; they give the metadata
-            when no nameserver answers.
+        storage_seeds: HOST:PORT of some storage nodes, which replace nameservers that fail.
         host: Address to listen on.
         grpc_port: Port for clients, 0 for any free port; default 8081.
         edge: Serves clients: native code (`make edge`) or grpcio; auto: native if installed.
+        tls_only: Refuse clients that speak plaintext.
+        admin_port: Port for operators, on the loopback interface; default: any free port.
         advertise: Host that routes name; default: the address, or the machine's name when it
             listens on all addresses.
         virtual_address: HOST:PORT of a load balancer; routes name it instead of the broker.
         storage_transport: Transport of calls to storage nodes; default tcp.
         storage_codec: Encoding of calls to storage nodes; default protobuf.
         rack: Failure domain.
+        workers: Processes that share the port for clients, or auto: one per core; default 1.
         metrics_port: Port for Prometheus and health.
         log_level: Lowest level that is logged.
         config: TOML file; the variable STRATA_<SECTION>_<KEY> overrides a key of the file.
     """
-    from strata_cli.processes.broker import run
+    from strata_cli.machine.run import run
+    from strata_cli.processes.data_folder import FolderRole
 
-    node = {"host": host, "grpc_port": grpc_port, "advertised_host": advertise}
-    cluster = {"nameservers": nameservers, "storage_seeds": storage_seeds, "rack": rack}
+    node = {
+        "host": host,
+        "grpc_port": grpc_port,
+        "admin_port": admin_port,
+        "advertised_host": advertise,
+    }
     settings = _cluster_config(
         config,
         node=node,
-        cluster=cluster,
-        edge={"adapter": edge},
+        cluster={"nameservers": nameservers, "storage_seeds": storage_seeds, "rack": rack},
+        edge={"adapter": edge, "tls_only": tls_only or None},
         route={"advertised_endpoint": virtual_address},
         storage_client={"storage_transport": storage_transport, "storage_codec": storage_codec},
+        broker={"workers": process_count_of("--workers", workers)},
+        **security.sections(),
         metrics_port=metrics_port,
         log_level=log_level,
     )
-    run(settings, data_dir)
+    run(FolderRole.BROKER, settings, data_dir)
 
 
 def forwarder(
@@ -294,6 +378,13 @@ def demo(
     run(data_dir, once=once)
 
 
+def _access_control(
+    mode: AccessControl | None, first_admin_file: str | None = None, *, insecure: bool
+) -> dict[str, Any]:
+    """Return what the command line says about access control."""
+    return {"mode": mode, "insecure": insecure or None, "first_admin_file": first_admin_file}
+
+
 def _cluster_config(
     file: Path | None,
     *,
@@ -308,10 +399,10 @@ def _cluster_config(
 
     settings = load(ClusterConfig, file, os.environ)
     more = {"metrics_port": metrics_port, "log_level": log_level}
-    return _with_flags(settings, node=node | more, **sections)
+    return with_flags(settings, node=node | more, **sections)
 
 
-def _with_flags(settings: ConfigT, **sections: Any) -> ConfigT:
+def with_flags(settings: ConfigT, **sections: Any) -> ConfigT:
     """Return a configuration, overridden by the command line.
 
     Raises:

@@ -32,7 +32,7 @@ def list_(*, raft_group: int = 0, common: Common = COMMON) -> None:
     with connect(common) as client:
         response = client.call(client.admin.ListSlots, admin_pb2.ListSlotsRequest())
     view = slots_view(response, raft_group)
-    if common.output == "json" or raft_group:
+    if common.for_programs or raft_group:
         show(view, common, rows="ranges")
         return
     # People read the number of slots per raft group, not thousands of ranges.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -18,7 +19,8 @@ from cyclopts import Parameter
 from strata_cli.commands import tier_restore
 from strata_cli.options import COMMON, CliError, Common
 from strata_cli.output import show
-from strata_cli.readable import topic_name
+from strata_cli.progress import progress
+from strata_cli.readable import size, topic_name
 from strata_cli.views import View
 from strata_tier import upkeep
 from strata_tier.objects import BlockEntry, Stores
@@ -62,7 +64,7 @@ def inspect(*, from_: From, home: Home = "", object: str = "", common: Common = 
     else:
         contents = _run(_inspect(from_, home))
         view = _contents_view(contents)
-        if common.output != "json":
+        if not common.for_programs:
             view["topics"] = [
                 topic | {"name": topic_name(topic["name"])} for topic in view["topics"]
             ]
@@ -135,16 +137,20 @@ def restore(
             processes. New storage nodes that join get their replicas from these.
         dry_run: Show what would be restored and write nothing.
     """
-    plan, topic_ids = _run(_restore_plan(from_, home, common.namespace, topic))
+    with progress("read"):
+        plan, topic_ids = _run(_restore_plan(from_, home, common.namespace, topic))
     if not plan.metadata_rows:
         raise CliError(f"{from_} holds no metadata of {plan.home}: topics cannot be restored")
     cluster_id = ""
-    if not dry_run and split:
-        cluster_id = tier_restore.write_split_folders(plan, data_dir, topic_ids).cluster_id
-    elif not dry_run:
-        folder = tier_restore.write_data_folder(plan, data_dir, topic_ids)
-        cluster_id = folder.identity.cluster_id
-        folder.close()
+    with progress("restore") as shown:
+        tell = partial(shown.set, detail="raft groups")
+        if not dry_run and split:
+            identity = tier_restore.write_split_folders(plan, data_dir, topic_ids, tell)
+            cluster_id = identity.cluster_id
+        elif not dry_run:
+            folder = tier_restore.write_data_folder(plan, data_dir, topic_ids, tell)
+            cluster_id = folder.identity.cluster_id
+            folder.close()
     show(_restore_view(plan, cluster_id), common, rows="queues")
 
 
@@ -189,7 +195,14 @@ async def _verified(
     store_options: StoreOptions,
 ) -> AuditReport:
     async with opened(url, spaces, store_options) as stores:
-        return await upkeep.verify(stores, await upkeep.one_home(stores.default, home), options)
+        home = await upkeep.one_home(stores.default, home)
+        report = AuditReport(home)
+
+        def look() -> tuple[int, int, str]:
+            return report.objects, 0, f"objects, {size(report.bytes_read)}"
+
+        with progress("verify", look):
+            return await upkeep.verify(stores, home, options, report)
 
 
 async def _inspect(url: str, home: str) -> HomeContents:

@@ -41,7 +41,7 @@ def status(*, common: Common = COMMON) -> None:
     rows = [_view(group) for group in response.raft_groups]
     columns = ("raft_group", "state", "objects", "object_bytes", "backlog_bytes", "oldest", "note")
     topics = _topics(response.raft_groups)
-    if common.output != "json":
+    if not common.for_programs:
         topics = [topic | {"name": topic_name(topic["name"])} for topic in topics]
     view: View = {"raft_groups": rows, "topics": topics}
     show(view, common, rows="raft_groups", columns=columns)

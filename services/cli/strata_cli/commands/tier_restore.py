@@ -13,7 +13,7 @@ ids are counted from far behind the last known id.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -75,7 +75,10 @@ def topic_ids_of(rows: Sequence[Row], namespace: str, names: Collection[str]) ->
 
 
 def write_data_folder(
-    restore: Restore, path: Path, topic_ids: Collection[int] | None
+    restore: Restore,
+    path: Path,
+    topic_ids: Collection[int] | None,
+    tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> DataFolder:
     """Write a new data folder; the caller closes it.
 
@@ -83,6 +86,7 @@ def write_data_folder(
         restore: the content to restore.
         path: of the folder; it must be empty or missing.
         topic_ids: only these topics; None: all.
+        tell: is told how many raft groups are written, and how many there are.
 
     Raises:
         CliError: the folder is not empty.
@@ -93,7 +97,7 @@ def write_data_folder(
     try:
         replica_ids = _replica_ids(restore)
         _write_metadata(restore, folder, replica_ids, topic_ids)
-        write_log(restore.raft_groups, folder.storage / "log", replica_ids)
+        write_log(restore.raft_groups, folder.storage / "log", replica_ids, tell)
     except BaseException:
         folder.close()
         raise
@@ -101,7 +105,10 @@ def write_data_folder(
 
 
 def write_split_folders(
-    restore: Restore, path: Path, topic_ids: Collection[int] | None
+    restore: Restore,
+    path: Path,
+    topic_ids: Collection[int] | None,
+    tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> Identity:
     """Write `nameserver` and `storage` under a new folder, for two processes of a cluster.
 
@@ -109,6 +116,7 @@ def write_split_folders(
         restore: the content to restore.
         path: of the folder; it must be empty or missing.
         topic_ids: only these topics; None: all.
+        tell: is told how many raft groups are written, and how many there are.
 
     Returns:
         The nameserver's identity; the storage node's identity has the same ids.
@@ -124,7 +132,7 @@ def write_split_folders(
         identity = folder.identity
     of_storage = replace(identity, role=FolderRole.STORAGE)
     with closing(DataFolder.open(path / "storage", FolderRole.STORAGE, of_storage)) as folder:
-        write_log(restore.raft_groups, folder.storage / "log", replica_ids)
+        write_log(restore.raft_groups, folder.storage / "log", replica_ids, tell)
     return identity
 
 
@@ -208,6 +216,10 @@ def _is_wanted(row: Row, topic_ids: Collection[int] | None) -> bool:
             | MetadataRowKind.RAFT_GROUP
             | MetadataRowKind.SLOTS
             | MetadataRowKind.SLOT_MOVE
+            # Nobody could use what is restored without its users.
+            | MetadataRowKind.USER
+            | MetadataRowKind.POLICY
+            | MetadataRowKind.CLUSTER_KEY
         ):
             return True
     return False
@@ -232,6 +244,7 @@ def _counters(
     counts = {kind: 0 for kind in MetadataRowKind}
     topics = [queue.topic_id for group in restore.raft_groups for queue in group.queues]
     groups: list[int] = []
+    policies: list[int] = []
     for key, value in restore.metadata_rows:
         match kind_of(key):
             case MetadataRowKind.TOPIC:
@@ -244,6 +257,8 @@ def _counters(
                 dropped = meta_pb2.Tombstone.FromString(value).id
                 topics.append(dropped)
                 groups.append(dropped)
+            case MetadataRowKind.POLICY:
+                policies.append(meta_pb2.Policy.FromString(value).policy_id)
     for key, _ in rows:
         counts[kind_of(key)] += 1
     return command_pb2.Counters(
@@ -257,6 +272,9 @@ def _counters(
         tombstone_count=counts[MetadataRowKind.TOMBSTONE],
         queue_override_count=counts[MetadataRowKind.QUEUE_OVERRIDE],
         quota_count=counts[MetadataRowKind.QUOTA],
+        user_count=counts[MetadataRowKind.USER],
+        policy_count=counts[MetadataRowKind.POLICY],
+        next_policy_id=max(policies, default=0) + _IDS_MARGIN,
     )
 
 
@@ -264,7 +282,10 @@ def _counters(
 
 
 def write_log(
-    groups: Sequence[RaftGroupRestore], path: Path, replica_ids: Mapping[int, int]
+    groups: Sequence[RaftGroupRestore],
+    path: Path,
+    replica_ids: Mapping[int, int],
+    tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
     """Write the log of a node that hosts one replica of each raft group.
 
@@ -272,6 +293,7 @@ def write_log(
         groups: the raft groups to restore.
         path: folder of the log; new.
         replica_ids: raft group -> id of its replica.
+        tell: is told how many raft groups are written, and how many there are.
 
     Raises:
         LogError, OSError: it cannot be written.
@@ -280,7 +302,8 @@ def write_log(
         RealDisk(path), LogOptions(segment_bytes=_SEGMENT_BYTES), report=_never_damaged
     )
     try:
-        for group in groups:
+        for number, group in enumerate(groups):
+            tell(number, len(groups))
             for frames in _writes(_frames(group, replica_ids[group.raft_group])):
                 log.write(frames)
             log.sync()

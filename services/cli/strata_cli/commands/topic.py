@@ -4,25 +4,26 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
+from strata_cli import lags
 from strata_cli.client import connect
 from strata_cli.commands.read_replicas import set_read_replicas
 from strata_cli.confirming import DryRun, Yes, confirm
-from strata_cli.options import COMMON, Common, UsageError, milliseconds, pairs
+from strata_cli.options import COMMON, CliError, Common, UsageError, milliseconds, pairs
 from strata_cli.output import show
 from strata_cli.views import View, queue_status_view, topic_view
+from strata_cli.watching import INTERVAL, Interval, Watch, interval_s_of, look
 from strata_mq.tier_policy import LEVEL_ATTRIBUTE, LOCAL_RETENTION_ATTRIBUTE
 
 TopicType = Literal["NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "LITE", "PRIORITY"]
 TierLevel = Literal["DISABLE", "NOT_IN_DISK", "NOT_IN_MEM", "FORCE"]
 Name = Annotated[str, Parameter(help="Name of the topic.")]
-
-PAGE_SIZE = 1_000
 
 app = App(name="topic", help="Topics.")
 
@@ -70,14 +71,16 @@ def create(
     show(topic_view(response.topic), common)
 
 
-@app.command(name="list")
+@app.command(name=["list", "ls"])
 def list_(
     *,
     all_namespaces: Annotated[bool, Parameter(negative="")] = False,
     system: Annotated[bool, Parameter(negative="")] = False,
+    watch: Watch = False,
+    interval: Interval = INTERVAL,
     common: Common = COMMON,
 ) -> None:
-    """List topics.
+    """List topics; with --watch also their messages and how many of them come per second.
 
     For instance: strata topic list --namespace shop
 
@@ -85,19 +88,73 @@ def list_(
         all_namespaces: List the topics of every namespace.
         system: List dead-letter topics too.
     """
-    request = admin_pb2.ListTopicsRequest(page_size=PAGE_SIZE, include_system=system)
-    if not all_namespaces:
-        request.namespace = common.namespace
-    topics: list[View] = []
+    columns: tuple[str, ...] = ("namespace", "name", "type", "queues", "retention_ms", "topic_id")
+    if watch:
+        columns = (*columns[:-1], "messages", "messages_per_s")
+    rates = lags.CounterRates()
+    namespace = None if all_namespaces else common.namespace
     with connect(common) as client:
-        while True:
-            response = client.call(client.admin.ListTopics, request)
-            topics.extend(topic_view(topic) for topic in response.topics)
-            if not response.next_page_token:
-                break
-            request.page_token = response.next_page_token
-    columns = ("namespace", "name", "type", "queues", "retention_ms", "topic_id")
-    show({"topics": topics}, common, rows="topics", columns=columns)
+
+        def draw() -> None:
+            rows = lags.topic_rows(client, namespace, system=system)
+            topics = [topic_view(row) for row in rows]
+            if watch:
+                names = [(row.namespace, row.name) for row in rows]
+                grown = {
+                    (each["namespace"], each["name"]): each
+                    for each in lags.rates_of(client, names, rates)
+                }
+                topics = [
+                    view | grown[view["namespace"], view["name"]]
+                    for view in topics
+                    if (view["namespace"], view["name"]) in grown
+                ]
+            show({"topics": topics}, common, rows="topics", columns=columns)
+
+        look(draw, common, watch=watch, interval=interval)
+
+
+@app.command
+def rates(
+    names: Annotated[tuple[str, ...], Parameter(help="Topics; none: all.")] = (),
+    /,
+    *,
+    all_namespaces: Annotated[bool, Parameter(negative="")] = False,
+    watch: Watch = False,
+    interval: Interval = INTERVAL,
+    common: Common = COMMON,
+) -> None:
+    """Show how many messages topics hold and how many come per second, the busiest first.
+
+    It looks twice, --interval apart.
+
+    For instance: strata topic rates --interval 10s
+
+    Args:
+        all_namespaces: Show the topics of every namespace.
+    """
+    counted = lags.CounterRates()
+    namespace = None if all_namespaces else common.namespace
+    with connect(common) as client:
+
+        def sample() -> list[View]:
+            wanted = [(common.namespace, name) for name in names]
+            found = lags.rates_of(client, wanted or lags.topics(client, namespace), counted)
+            missing = {name for _, name in wanted} - {each["name"] for each in found}
+            if missing:
+                raise CliError(f"topic {min(missing)} does not exist", "not_found")
+            return found
+
+        def draw() -> None:
+            found = sorted(
+                sample(), key=lambda each: (-(each["messages_per_s"] or 0), each["name"])
+            )
+            show({"topics": found}, common, rows="topics")
+
+        interval_s = interval_s_of(interval)
+        sample()
+        time.sleep(interval_s)
+        look(draw, common, watch=watch, interval=interval)
 
 
 @app.command(name="show")

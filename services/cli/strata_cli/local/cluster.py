@@ -18,10 +18,13 @@ from pathlib import Path
 from shutil import rmtree
 from typing import TypedDict
 
+from strata_cli.local.certificates import give_certificate
 from strata_cli.local.plan import (
     BROKERS,
     ROLES,
+    AccessControl,
     ClusterPlan,
+    ClusterTls,
     Member,
     PlanError,
     Role,
@@ -44,7 +47,8 @@ class ProcessView(TypedDict):
     """One line of `local status`.
 
     Attributes:
-        node: id under which every other command knows it; empty: it has none yet, or none at all.
+        node: id under which every other command knows it, or the ids of its processes, separated
+            by commas; empty: it has none yet, or none at all.
         metrics: host:port for Prometheus and health; empty: none.
     """
 
@@ -120,14 +124,30 @@ class LocalCluster:
                 save(folder, plan)
         return cls(folder, plan, timeouts)
 
-    def use_config(self, file: Path | None) -> None:
-        """Set the configuration of processes that start from now on; None: keep it."""
-        if file is None or str(file.resolve()) == self.plan.config:
-            return
+    def use(
+        self,
+        config: Path | None,
+        access_control: AccessControl | None,
+        cluster_tls: ClusterTls | None = None,
+    ) -> None:
+        """Set what holds for processes that start from now on.
+
+        Args:
+            config: their configuration; None: keep it.
+            access_control: whether they check who calls; None: keep it.
+            cluster_tls: whether they use TLS between each other; None: keep it.
+        """
         with _locked(self.folder):
             plan = load(self.folder) or self.plan
-            self.plan = replace(plan, config=str(file.resolve()))
-            save(self.folder, self.plan)
+            if config is not None:
+                plan = replace(plan, config=str(config.resolve()))
+            if access_control is not None:
+                plan = replace(plan, access_control=access_control)
+            if cluster_tls is not None:
+                plan = replace(plan, cluster_tls=cluster_tls)
+            if plan != self.plan:
+                save(self.folder, plan)
+            self.plan = plan
 
     def status(self) -> list[ProcessView]:
         """Return the state of every process."""
@@ -200,7 +220,9 @@ class LocalCluster:
         with _locked(self.folder):
             plan = load(self.folder) or self.plan
             used = [entry.name for entry in self.folder.iterdir()]
-            self.plan, member = plan.with_member(role, free_ports(plan.taken_ports()), used)
+            self.plan, member = plan.with_member(
+                role, free_ports(plan.taken_ports(), run=plan.shards), used
+            )
             save(self.folder, self.plan)
         self._start([member])
         return member
@@ -226,7 +248,7 @@ class LocalCluster:
         """Check that no other process has a port before a process is started on it."""
         for member in members:
             try:
-                for port in filter(None, (member.port, member.metrics_port, member.http2_port)):
+                for port in self.plan.ports_of(member):
                     check_free(member.host, port, f"for {member.name}")
             except ListenError as error:
                 raise CliError(str(error)) from None
@@ -237,6 +259,8 @@ class LocalCluster:
             self._tell_forwarder()
             for member in members:
                 process = self._process(member)
+                if self.plan.cluster_tls and member.role != "forwarder":
+                    give_certificate(self.folder, process.folder, member)
                 arguments = self.plan.arguments(member, process.folder)
                 begun.append((member.name, process, process.start(arguments)))
         for name, process, begin in begun:
@@ -292,17 +316,19 @@ class LocalCluster:
             pid=pid,
             address=member.address,
             state=state,
-            node=_node_id(self._process(member).folder, member.role),
+            node=_node_ids(self._process(member).folder, member.role),
             metrics=f"{member.host}:{member.metrics_port}" if member.metrics_port else "",
         )
 
 
-def _node_id(folder: Path, role: Role) -> str:
-    """Return the id that a process wrote into its data folder; empty: there is none."""
-    with suppress(OSError, ValueError):
-        identity = json.loads((folder / IDENTITY_FILE).read_text(encoding="utf-8"))
-        return str(identity.get(f"{role}_node_id", ""))
-    return ""
+def _node_ids(folder: Path, role: Role) -> str:
+    """Return the ids in the data folder of a member, separated by commas; empty: there is none."""
+    found = []
+    for file in sorted([folder / IDENTITY_FILE, *folder.glob(f"*-*/{IDENTITY_FILE}")]):
+        with suppress(OSError, ValueError):
+            identity = json.loads(file.read_text(encoding="utf-8"))
+            found.append(str(identity.get(f"{role}_node_id", "")))
+    return ",".join(found)
 
 
 def _runs(folder: Path, plan: ClusterPlan) -> bool:

@@ -25,9 +25,17 @@ Transport = Literal["tcp", "http2"]
 
 Codec = Literal["protobuf", "json", "avro"]
 
+AccessControl = Literal["on", "off"]
+
+ClusterTls = Literal["off", "optional", "required"]
+
 FORMAT_VERSION = 1
 HOST = "127.0.0.1"
 FORWARDER = "forwarder"
+AUTHORITY = "ca"
+"""Folder of the cluster's authority, in the cluster's folder."""
+CERTIFICATES = "tls-cluster"
+"""Folder of a process's certificates, in its own folder."""
 BROKERS = "brokers"
 """File in the forwarder's folder: one host:port per line."""
 ROLES: tuple[Role, ...] = ("nameserver", "storage", "broker", "forwarder")
@@ -83,6 +91,10 @@ class ClusterPlan:
         storage_transport: transport of calls from brokers to storage nodes.
         storage_codec: encoding of those calls.
         tier: URL of the object store for old messages; empty: none.
+        cluster_tls: between the processes; empty: by their configuration.
+        access_control: of every process but the forwarder; empty: by their configuration.
+        workers: processes of each broker.
+        shards: storage nodes of each storage member, on ports that follow each other.
         served: whether the whole cluster has served; if not, the next `up` creates it anew.
         format_version: of the file.
     """
@@ -94,7 +106,11 @@ class ClusterPlan:
     storage_transport: Transport = "tcp"
     storage_codec: Codec = "protobuf"
     tier: str = ""
+    access_control: AccessControl | Literal[""] = ""
+    cluster_tls: ClusterTls | Literal[""] = ""
     served: bool = True
+    workers: int = field(default=1, kw_only=True)
+    shards: int = field(default=1, kw_only=True)
     format_version: int = field(default=FORMAT_VERSION, kw_only=True)
 
     def of(self, role: Role) -> list[Member]:
@@ -146,12 +162,13 @@ class ClusterPlan:
 
     def taken_ports(self) -> set[int]:
         """Return every port of the plan."""
-        ports = {
-            port
-            for each in self.members
-            for port in (each.port, each.metrics_port, each.http2_port)
-        }
-        return ports - {0}
+        return {port for member in self.members for port in self.ports_of(member)}
+
+    def ports_of(self, member: Member) -> list[int]:
+        """Return every port of a member."""
+        count = self.shards if member.role == "storage" else 1
+        runs = [range(first, first + count) for first in (member.port, member.http2_port) if first]
+        return [*(port for run in runs for port in run), *filter(None, (member.metrics_port,))]
 
     def arguments(self, member: Member, folder: Path) -> list[str]:
         """Return the arguments of `strata` that run a member on its folder."""
@@ -167,16 +184,23 @@ class ClusterPlan:
         ]
         if self.config:
             arguments.append(f"--config={self.config}")
+        if self.cluster_tls:
+            arguments.append(f"--cluster-tls={self.cluster_tls}")
+            arguments.append(f"--cluster-certificates={folder / CERTIFICATES}")
+        if self.access_control:
+            arguments.append(f"--access-control={self.access_control}")
         if member.role == "nameserver":
             arguments.append(f"--initial-storage-nodes={self.initial_storage_nodes}")
             if self.initial_storage_nodes < _REPLICATION_FACTOR:
                 arguments.append(f"--replication-factor={self.initial_storage_nodes}")
-        if member.role == "storage" and self.tier:
-            arguments.append(f"--tier={self.tier}")
+        if member.role == "storage":
+            arguments += [f"--shards={self.shards}"] if self.shards > 1 else []
+            arguments += [f"--tier={self.tier}"] if self.tier else []
         if member.role != "broker":
             http2 = [f"--http2-port={member.http2_port}"] if member.http2_port else []
             return [*arguments, f"--port={member.port}", *http2]
         arguments.append(f"--grpc-port={member.port}")
+        arguments += [f"--workers={self.workers}"] if self.workers > 1 else []
         arguments.append(f"--storage-transport={self.storage_transport}")
         arguments.append(f"--storage-codec={self.storage_codec}")
         if seeds := ",".join(each.address for each in self.of("storage")):
@@ -195,17 +219,21 @@ def new_plan(
     storage_transport: Transport = "tcp",
     storage_codec: Codec = "protobuf",
     tier: str = "",
+    workers: int = 1,
+    shards: int = 1,
 ) -> ClusterPlan:
     """Return a plan with that many members of each role.
 
     Args:
         counts: members of each role but the forwarder.
-        ports: free ports.
+        ports: free ports; of a storage member the first of `shards` ones.
         virtual_address: host:port the forwarder listens on; port 0: any free one; empty: none.
         config: file for every process.
         storage_transport: how brokers call storage nodes.
         storage_codec: encoding of those calls.
         tier: URL of the object store for old messages; empty: none.
+        workers: processes of each broker.
+        shards: storage nodes of each storage member.
 
     Raises:
         CliError: the virtual address is no host:port.
@@ -228,6 +256,8 @@ def new_plan(
         storage_transport,
         storage_codec,
         tier,
+        workers=workers,
+        shards=shards,
     )
 
 
@@ -282,18 +312,25 @@ def replace_file(file: Path, text: str) -> None:
 
 
 def free_ports(
-    taken: Iterable[int] = (), is_free: Callable[[int], bool] | None = None
+    taken: Iterable[int] = (), is_free: Callable[[int], bool] | None = None, *, run: int = 1
 ) -> Iterator[int]:
     """Yield ports that nothing listens on, none of them twice and none that is taken.
+
+    Args:
+        taken: not to be used.
+        is_free: tells whether a port can be used; None: it is held from then on, too.
+        run: ports that follow each other and are free together; the first of them is yielded.
 
     Raises:
         PlanError: there is no free port any more.
     """
     excluded = set(taken)
     check = is_free or _hold
-    for port in random.sample(_PORTS, len(_PORTS)):
-        if port not in excluded and check(port):
-            yield port
+    firsts = range(_PORTS.start, _PORTS.stop - run + 1, run)
+    for first in random.sample(firsts, len(firsts)):
+        ports = range(first, first + run)
+        if excluded.isdisjoint(ports) and all(map(check, ports)):
+            yield first
     raise PlanError(f"no free port between {_PORTS.start} and {_PORTS.stop}")
 
 

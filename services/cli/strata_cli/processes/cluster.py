@@ -18,12 +18,23 @@ from pathlib import Path
 from strata_angelia.cluster_id import ClusterId, WrongCluster
 from strata_angelia.factory import open_channel
 from strata_angelia.options import AngeliaOptions
+from strata_angelia.peer_certificate import PeerCertificate
 from strata_angelia.ports import AngeliaError, Channel
+from strata_angelia.tls import PeerTls
+from strata_cli.processes.access_control import (
+    check_plaintext,
+    shown_access_control,
+    with_access_control,
+)
+from strata_cli.processes.audit_file import audit_files
 from strata_cli.processes.cluster_config import WILDCARDS, ClusterConfig
 from strata_cli.processes.data_folder import DataFolder, DataFolderError, FolderRole
 from strata_cli.processes.joining import ask_all, find_cluster
+from strata_cli.processes.place import ALONE, MachinePlace
 from strata_cli.processes.ready_line import ReadyLine
+from strata_cli.processes.supervision import LOOPBACK, SupervisorWatch
 from strata_runtime import logs, loop
+from strata_runtime.audit import AuditSink, NoAuditSink
 from strata_runtime.clock import Clock, SystemClock
 from strata_runtime.errors import ConfigError, StrataError, one_line
 from strata_runtime.health import Health, HealthSource, ProcessHealth
@@ -34,6 +45,7 @@ from strata_runtime.memory_return import MemoryReturn
 from strata_runtime.metrics import Metrics
 from strata_runtime.metrics_server import MetricsServer, MetricsServerOptions
 from strata_runtime.observability import observe
+from strata_runtime.roles import PeerRole
 from strata_runtime.tasks import OnFatal
 from strata_runtime.tracing import Tracer, current_trace_parent
 
@@ -44,7 +56,7 @@ class StartError(StrataError):
     """A member that cannot start; the message says which and why."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """The surroundings from which a member is built.
 
@@ -58,6 +70,9 @@ class Surroundings:
         tracer: traces messages.
         cluster: that the process belongs to, known once it has joined.
         is_stopping: whether the process was told to end.
+        audit: where the process writes its audit trail.
+        place: alone, or beside others on a machine.
+        certificate: certificates of the process, and the watch on them; None: plaintext.
     """
 
     config: ClusterConfig
@@ -69,14 +84,19 @@ class Surroundings:
     tracer: Tracer = field(default_factory=Tracer.disabled)
     cluster: ClusterId = field(default_factory=ClusterId)
     is_stopping: Callable[[], bool] = lambda: False
+    audit: AuditSink = field(default_factory=NoAuditSink)
+    place: MachinePlace = ALONE
+    certificate: PeerCertificate | None = None
+
+    @property
+    def tls(self) -> PeerTls | None:
+        """Certificates of the process; None: plaintext."""
+        return self.certificate.tls if self.certificate is not None else None
 
     @property
     def advertised_host(self) -> str:
         """Host under which other processes reach this one."""
-        node = self.config.node
-        if node.advertised_host:
-            return node.advertised_host
-        return socket.gethostname() if node.host in WILDCARDS else node.host
+        return host_of(self.config)
 
     def advertised(self, port: int) -> str:
         """Return host:port under which other processes reach a port of this one."""
@@ -84,7 +104,7 @@ class Surroundings:
 
     def open_channel(self, endpoint: str) -> Channel:
         """Return a channel to a nameserver or storage node of this process's cluster."""
-        return open_peer_channel(endpoint, self.cluster)
+        return open_peer_channel(endpoint, self.cluster, self.tls)
 
     async def join(self, role: FolderRole, endpoints: Sequence[str], wait_s: float | None) -> None:
         """Find out which cluster the data folder belongs to, and that it is the right one.
@@ -99,14 +119,22 @@ class Surroundings:
             DataFolderError: it cannot be written.
         """
         folder = self.folder
+        failures: dict[str, str] = {}
         found = await find_cluster(
             f"data folder {folder.path}",
             folder.identity.cluster_id,
-            partial(ask_all, folder.identity.node_id(role), endpoints, open_peer_channel),
+            partial(
+                ask_all,
+                folder.identity.node_id(role),
+                endpoints,
+                partial(open_peer_channel, tls=self.tls),
+                failures,
+            ),
             self.clock,
             has_log=await asyncio.to_thread(folder.has_log),
             wait_s=wait_s,
             is_stopping=self.is_stopping,
+            failures=failures,
         )
         if found:
             await asyncio.to_thread(folder.join, found)
@@ -127,7 +155,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class ProcessMember:
-    """What a process runs.
+    """The member that a process runs.
 
     Attributes:
         service: the member.
@@ -147,7 +175,17 @@ class ProcessMember:
 Build = Callable[[Surroundings], ProcessMember]
 
 
-def open_peer_channel(endpoint: str, cluster: ClusterId | None = None) -> Channel:
+def host_of(config: ClusterConfig) -> str:
+    """Return the host under which other processes reach a process."""
+    node = config.node
+    if node.advertised_host:
+        return node.advertised_host
+    return socket.gethostname() if node.host in WILDCARDS else node.host
+
+
+def open_peer_channel(
+    endpoint: str, cluster: ClusterId | None = None, tls: PeerTls | None = None
+) -> Channel:
     """Return a channel to a nameserver or storage node.
 
     A connect that takes more than a second is tried again later, so that the caller can ask
@@ -156,16 +194,24 @@ def open_peer_channel(endpoint: str, cluster: ClusterId | None = None) -> Channe
     Args:
         endpoint: of the process.
         cluster: that the process belongs to; None: any cluster may answer.
+        tls: certificates of the process; None: plaintext.
     """
     return open_channel(
         endpoint,
         options=AngeliaOptions(connect_timeout_s=1.0),
         trace_parent=current_trace_parent,
         cluster=cluster,
+        tls=tls,
     )
 
 
-def run(role: FolderRole, config: ClusterConfig, data_dir: Path, build: Build) -> None:
+def run(
+    role: FolderRole,
+    config: ClusterConfig,
+    data_dir: Path,
+    build: Build,
+    place: MachinePlace = ALONE,
+) -> None:
     """Run a process until it is told to stop.
 
     Args:
@@ -173,14 +219,25 @@ def run(role: FolderRole, config: ClusterConfig, data_dir: Path, build: Build) -
         config: of the process.
         data_dir: its data folder, made if it is not there.
         build: makes the member.
+        place: alone, or beside others on a machine.
 
     Raises:
         StrataError: it cannot start, or it failed.
     """
-    logs.configure(level=config.node.log_level, audits=config.node.audit_log)
+    configure = partial(
+        logs.configure,
+        level=config.node.log_level,
+        log_format=config.node.log_format,
+        audits=config.node.audit_log,
+    )
+    if place.is_supervised:
+        configure(process=f"{role}-{place.number}")
+    else:
+        configure()
+    config = with_access_control(config)
     folder = DataFolder.open(data_dir, role)
     try:
-        loop.run(_serve(role, config, folder, build))
+        loop.run(_serve(role, config, folder, build, place))
     finally:
         folder.close()
 
@@ -212,7 +269,9 @@ class _Started:
         await self._member.service.stop(grace_s)
 
 
-async def _serve(role: FolderRole, config: ClusterConfig, folder: DataFolder, build: Build) -> None:
+async def _serve(
+    role: FolderRole, config: ClusterConfig, folder: DataFolder, build: Build, place: MachinePlace
+) -> None:
     clock = SystemClock()
     lifecycle: Lifecycle
     observed = observe(
@@ -224,18 +283,24 @@ async def _serve(role: FolderRole, config: ClusterConfig, folder: DataFolder, bu
         lambda name, failure: lifecycle.on_fatal(name, failure),
     )
     metrics = observed.metrics
+    files = audit_files(config.node, metrics)
+    audit = files[0] if files else NoAuditSink()
+    certificate = await asyncio.to_thread(_certificate, role, config, metrics, audit)
     member = build(
         Surroundings(
-            config,
-            folder,
+            config=config,
+            folder=folder,
             # One per process: it identifies this boot of the process.
-            secrets.randbits(64),
-            clock,
-            metrics,
-            lambda name, failure: lifecycle.on_fatal(name, failure),
-            observed.tracer,
-            ClusterId(folder.identity.cluster_id),
-            lambda: lifecycle.is_stopping,
+            boot_id=secrets.randbits(64),
+            clock=clock,
+            metrics=metrics,
+            on_fatal=lambda name, failure: lifecycle.on_fatal(name, failure),
+            tracer=observed.tracer,
+            cluster=ClusterId(folder.identity.cluster_id),
+            is_stopping=lambda: lifecycle.is_stopping,
+            audit=audit,
+            place=place,
+            certificate=certificate,
         )
     )
     health = ProcessHealth(metrics)
@@ -245,12 +310,51 @@ async def _serve(role: FolderRole, config: ClusterConfig, folder: DataFolder, bu
         LoopLag(metrics),
         MemoryReturn(metrics, lambda name, failure: lifecycle.on_fatal(name, failure)),
     ]
+    if place.is_supervised:
+        services.append(SupervisorWatch(lambda: lifecycle.request_stop()))
+    scraped: MetricsServer | None = None
     if config.node.metrics_port is not None:
-        options = MetricsServerOptions(host=config.node.host, port=config.node.metrics_port)
-        services.append(MetricsServer(metrics, options, health=health))
-    ready = ReadyLine(lambda: {**member.ready(), "data": folder.path}, health)
-    services += [_Started(member), ready]
+        host = LOOPBACK if place.is_supervised else config.node.host
+        options = MetricsServerOptions(host=host, port=config.node.metrics_port)
+        scraped = MetricsServer(metrics, options, health=health)
+        services.append(scraped)
+    if certificate is not None:
+        health.follow(certificate.health)
+        services.append(certificate)
+
+    def told() -> Mapping[str, object]:
+        fields = {
+            **member.ready(),
+            "data": folder.path,
+            **shown_access_control(config),
+            "cluster_tls": config.angelia.tls_mode,
+        }
+        if place.is_supervised and scraped is not None:
+            fields["metrics_port"] = scraped.port
+        return fields
+
+    ready = ReadyLine(told, health, as_json=place.is_supervised)
+    services += [*files, _Started(member), ready]
     lifecycle = Lifecycle(services, grace_s=config.node.drain_ms / 1_000, clock=clock)
     await lifecycle.run()
     metrics.close()
     sys.stdout.flush()
+
+
+def _certificate(
+    role: FolderRole, config: ClusterConfig, metrics: Metrics, audit: AuditSink
+) -> PeerCertificate | None:
+    """Return the certificates of the process, loaded; None: plaintext.
+
+    Whom the process refuses for its certificate is told to `audit`.
+
+    Raises:
+        ConfigError: they cannot be used, or plaintext is not allowed here.
+    """
+    check_plaintext(config, role)
+    tls = config.angelia.peer_tls(PeerRole(role))
+    if tls is None:
+        return None
+    tls.load()
+    tls.refusals.sink = audit
+    return PeerCertificate(tls, metrics)

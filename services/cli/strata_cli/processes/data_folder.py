@@ -14,7 +14,7 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -28,6 +28,8 @@ FORMAT_VERSION = 1
 _FIRST_BYTES = 16
 _LOCK = "LOCK"
 IDENTITY_FILE = "identity.json"
+MACHINE_FILE = "machine.json"
+"""In a folder that holds the data folders of several processes (`strata_cli.machine.folder`)."""
 
 
 class DataFolderError(StrataError):
@@ -35,12 +37,19 @@ class DataFolderError(StrataError):
 
 
 class FolderRole(StrEnum):
-    """Which process a data folder is for."""
+    """The kind of process that a data folder is for."""
 
     STANDALONE = "standalone"
     NAMESERVER = "nameserver"
     STORAGE = "storage"
     BROKER = "broker"
+
+    @property
+    def described(self) -> str:
+        """The process in a sentence, without an article."""
+        return {"storage": "storage node", "standalone": "standalone node"}.get(
+            self.value, self.value
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +134,7 @@ class DataFolder:
             _take(lock, path)
             identity = _read(path)
             if identity is None:
+                _check_alone(path)
                 identity = new_identity or Identity.fresh(role)
                 _sign(lock)
                 _write(path, identity)
@@ -222,6 +232,7 @@ def identity_of(path: Path) -> Identity:
     """
     identity = _read(path)
     if identity is None:
+        _check_alone(path)
         raise DataFolderError(f"{path} is not a data folder")
     return identity
 
@@ -259,6 +270,14 @@ def _check_role(path: Path, identity: Identity, role: FolderRole) -> None:
     if identity.role not in ("", role):
         raise DataFolderError(
             f"data folder {path} is that of a {identity.role} process: {role} needs its own"
+        )
+
+
+def _check_alone(path: Path) -> None:
+    if (path / MACHINE_FILE).exists():
+        raise DataFolderError(
+            f"{path} holds the data folders of several processes: name one of them, for instance "
+            f"{path / 'shard-0'}"
         )
 
 
@@ -304,19 +323,27 @@ def _of_old_format(path: Path, identity: Identity) -> Identity:
 
 
 def _write(path: Path, identity: Identity) -> None:
-    """Write an identity atomically: after a crash the old or the new one is there."""
-    unfinished = path / f"{IDENTITY_FILE}.new"
+    replace_json(path, IDENTITY_FILE, asdict(identity))
+
+
+def replace_json(folder: Path, name: str, values: Mapping[str, object]) -> None:
+    """Write a file of a folder atomically and synced: after a crash the old or the new is there.
+
+    Raises:
+        DataFolderError: it cannot be written.
+    """
+    unfinished = folder / f"{name}.new"
     try:
         with unfinished.open("w", encoding="utf-8") as file:
-            json.dump(asdict(identity), file, indent=2)
+            json.dump(values, file, indent=2)
             file.write("\n")
             file.flush()
             os.fsync(file.fileno())
-        unfinished.rename(path / IDENTITY_FILE)
-        folder = os.open(path, os.O_RDONLY)
+        unfinished.rename(folder / name)
+        descriptor = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(folder)
+            os.fsync(descriptor)
         finally:
-            os.close(folder)
+            os.close(descriptor)
     except OSError as error:
-        raise DataFolderError(f"data folder {path}: {error.strerror}") from None
+        raise DataFolderError(f"data folder {folder}: {error.strerror}") from None

@@ -10,15 +10,19 @@ from strata_edge.guard_limits import GuardLimits
 from strata_edge.options import EdgeOptions
 from strata_runtime import tls
 from strata_runtime.errors import ConfigError
+from strata_runtime.tls_policy import TlsPolicy
 
 
-def edge_options(config: StandaloneConfig, tls_folder: Path, host: str) -> EdgeOptions:
+def edge_options(
+    config: StandaloneConfig, tls_folder: Path, host: str, *, is_port_shared: bool = False
+) -> EdgeOptions:
     """Return the options of a broker's edge.
 
     Args:
         config: of the process.
         tls_folder: where a self-signed certificate is kept.
         host: name in the self-signed certificate.
+        is_port_shared: other workers listen on the port, too.
 
     Raises:
         ConfigError: the configured certificate cannot be used, or keys contradict each other.
@@ -39,8 +43,10 @@ def edge_options(config: StandaloneConfig, tls_folder: Path, host: str) -> EdgeO
     return EdgeOptions(
         host=node.host,
         port=node.grpc_port,
+        is_port_shared=is_port_shared,
         front=edge.tls,
         tls_only=edge.tls_only,
+        tls_policy=TlsPolicy.checked(edge.min_tls_version, edge.tls_ciphers),
         certificate=certificate,
         max_connections=edge.max_connections,
         max_connections_per_address=edge.max_connections_per_address,

@@ -257,7 +257,7 @@ class Forwarder:
 
     @property
     def brokers(self) -> Mapping[str, Broker]:
-        """What it knows of the brokers, by address."""
+        """Return the forwarder's knowledge of the brokers, by address."""
         return self._brokers
 
     @property

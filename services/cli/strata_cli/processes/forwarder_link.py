@@ -46,7 +46,7 @@ class Side(asyncio.Protocol):
         self._on_unanswered = on_unanswered
         self._ended = False
         self._early: list[bytes] = []
-        # What was passed on and not answered; None: it was answered, or is more than a buffer.
+        # Bytes passed on and not answered; None: they were answered, or are more than a buffer.
         self._unanswered: list[bytes] | None = []
         self._unanswered_bytes = 0
         self._buffer_bytes = buffer_bytes

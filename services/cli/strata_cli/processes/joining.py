@@ -9,7 +9,15 @@ folder without a cluster waits for the first answer, and joins that cluster.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
+from types import MappingProxyType
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.cluster_id import WrongCluster
@@ -26,7 +34,7 @@ _PAUSE_S = 0.25
 _TELL_AFTER_S = 10.0
 
 Answers = Mapping[str, meta_pb2.GetIdentityResponse]
-"""What those that answered said, by endpoint."""
+"""Answers of the nameservers that answered, by endpoint."""
 
 Ask = Callable[[], Awaitable[Answers]]
 
@@ -71,6 +79,7 @@ async def find_cluster(
     has_log: bool,
     wait_s: float | None = None,
     is_stopping: Callable[[], bool] = lambda: False,
+    failures: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """Ask until it is decided; see `decide_cluster`.
 
@@ -82,6 +91,7 @@ async def find_cluster(
         has_log: there is data in the folder.
         wait_s: how long a folder of no cluster waits for an answer; None: as long as it takes.
         is_stopping: whether the process was told to end.
+        failures: why those that were asked gave no answer, by endpoint; for the log.
 
     Returns:
         The cluster; empty: nobody answered in time.
@@ -99,12 +109,17 @@ async def find_cluster(
             return ""
         if waited_s >= _TELL_AFTER_S and not told:
             told = True
-            get_logger("cluster").warning("no nameserver answers yet; trying again")
+            get_logger("cluster").warning(
+                "no nameserver answers yet; trying again", reason="; ".join(failures.values())
+            )
         await asyncio.sleep(_PAUSE_S)
 
 
 async def ask_all(
-    node_id: str, endpoints: Collection[str], open_channel: Callable[[str], Channel]
+    node_id: str,
+    endpoints: Collection[str],
+    open_channel: Callable[[str], Channel],
+    failures: MutableMapping[str, str] | None = None,
 ) -> Answers:
     """Ask several processes at once for their cluster; silent ones are left out.
 
@@ -115,6 +130,7 @@ async def ask_all(
         node_id: of this process.
         endpoints: a few.
         open_channel: makes a channel that compares nothing by itself.
+        failures: gets the reason of each that gave no answer, by endpoint.
     """
     request = meta_pb2.GetIdentityRequest(node_id=node_id)
 
@@ -127,6 +143,8 @@ async def ask_all(
             if answer.cluster_id:
                 answers[endpoint] = answer
         except AngeliaError as error:
+            if failures is not None:
+                failures[endpoint] = error.reason
             if error.code == DEADLINE_EXCEEDED:
                 silent.append(endpoint)
         finally:

@@ -8,12 +8,18 @@ from functools import partial
 from pathlib import Path
 
 from strata_angelia.factory import open_server
+from strata_cli.processes.admin_keys import admin_key_files
 from strata_cli.processes.cluster import ProcessMember, Surroundings
 from strata_cli.processes.cluster import run as run_process
 from strata_cli.processes.cluster_config import ClusterConfig
 from strata_cli.processes.data_folder import FolderRole
 from strata_nameserver.membership.formation import FormationError
-from strata_nameserver.process.app import NameserverApp, NameserverCluster, NameserverIdentity
+from strata_nameserver.process.app import (
+    NameserverApp,
+    NameserverCluster,
+    NameserverIdentity,
+    NameserverStores,
+)
 from strata_runtime.errors import ConfigError
 from strata_runtime.runtime import Runtime
 from strata_seglog.errors import LogError
@@ -59,16 +65,20 @@ def build(around: Surroundings) -> ProcessMember:
             options=config.angelia.options(),
             metrics=around.metrics,
             cluster=cluster,
+            tls=around.tls,
         ),
-        runtime=Runtime(around.clock, random.random, around.metrics, around.on_fatal),
+        runtime=Runtime(
+            *(around.clock, random.random, around.metrics, around.on_fatal), audit=around.audit
+        ),
         cluster=NameserverCluster(
             endpoint, endpoints, around.open_channel, folder.form, config.cluster.rack
         ),
         cluster_id=cluster,
+        stores=NameserverStores(admin_keys=admin_key_files(config, folder)),
     )
     return ProcessMember(
         nameserver,
-        (LogError, MetadataStoreError, FormationError),
+        (LogError, MetadataStoreError, FormationError, ConfigError),
         lambda: {"nameserver": endpoint, "node": identity.nameserver_node_id},
         partial(_join, around, [other for other in endpoints if other != endpoint]),
         nameserver.health,

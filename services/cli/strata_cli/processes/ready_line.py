@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 
@@ -15,13 +16,19 @@ class ReadyLine:
     Args:
         fields: fields of the line, read when it is printed; the pid is added.
         health: told when everything runs, and when the stop begins; None: there is none.
+        as_json: the line is one JSON object, for a supervisor.
     """
 
     name = "ready line"
 
     def __init__(
-        self, fields: Callable[[], Mapping[str, object]], health: ProcessHealth | None = None
+        self,
+        fields: Callable[[], Mapping[str, object]],
+        health: ProcessHealth | None = None,
+        *,
+        as_json: bool = False,
     ) -> None:
+        self._as_json = as_json
         self._fields = fields
         self._health = health
 
@@ -31,6 +38,9 @@ class ReadyLine:
         if self._health is not None:
             self._health.running()
         fields = {**self._fields(), "pid": os.getpid()}
+        if self._as_json:
+            print(json.dumps(fields, default=str), flush=True)
+            return
         print("ready", *(f"{key}={value}" for key, value in fields.items()), flush=True)
 
     async def stop(self, grace_s: float) -> None:

@@ -7,16 +7,23 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from strata_angelia.config import AngeliaSection
 from strata_broker.base.config import BrokerConfig
 from strata_broker.operators.windows import WindowOptions
+from strata_cli.processes.console_config import ConsoleSection
+from strata_edge.guard_limits import GuardLimits
+from strata_edge.options import EdgeOptions
 from strata_nameserver.base.config import NameserverConfig
 from strata_runtime.config import Section
 from strata_runtime.observability import ObservabilityConfig
+from strata_runtime.tls_policy import TlsVersion
 from strata_storage.base.config import StorageConfig
 from strata_storage.tiering.config import TierConfig
+
+# Defaults are written once, where they are used.
+_EDGE, _GUARD = EdgeOptions(), GuardLimits()
 
 
 class NodeSection(Section):
@@ -25,6 +32,19 @@ class NodeSection(Section):
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     grpc_port: int = Field(
         default=8081, ge=0, le=65_535, description="Port for clients; 0: any free port."
+    )
+    admin_host: str = Field(
+        default="127.0.0.1",
+        description="Address of the port for operators (strata.admin.v1 and RocketMQ's Admin "
+        "service); TLS only where it is no loopback address. Where `host` is a loopback address or "
+        "access control is off, the port for clients serves operators too.",
+    )
+    admin_port: int = Field(
+        default=0,
+        ge=0,
+        le=65_535,
+        description="Port for operators, of one broker alone or of the first worker; each further "
+        "worker has the next one; 0: any free ports.",
     )
     metrics_port: int | None = Field(
         default=None,
@@ -38,10 +58,30 @@ class NodeSection(Section):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="warning", description="Lowest level that is logged."
     )
+    log_format: Literal["auto", "console", "json"] = Field(
+        default="auto",
+        description="Form of log lines: json is one JSON object per line, console is for people; "
+        "auto: console on a terminal, else json.",
+    )
     audit_log: bool = Field(
         default=True,
-        description="Write a line to the log of a broker for each change of the cluster that an "
-        "operator asks it for, whatever the level.",
+        description="Write a line to the broker's log for each change of the cluster that an "
+        "operator asks for, each refusal and each sign-in, whatever the log level is.",
+    )
+    audit_file: str = Field(
+        default="",
+        description="File for the audit trail, one JSON object per line; empty: none.",
+    )
+    audit_file_bytes: int = Field(
+        default=64 * 1024 * 1024,
+        ge=4_096,
+        description="Size at which that file is renamed to FILE.1, FILE.1 to FILE.2 and so on.",
+    )
+    audit_file_count: int = Field(
+        default=8,
+        ge=1,
+        le=1_000,
+        description="Files of the audit trail that are kept, the oldest is deleted.",
     )
 
 
@@ -54,7 +94,9 @@ class EdgeSection(Section):
         "extension in native code (`make edge`); auto: the extension if it is installed.",
     )
     tls: bool = Field(default=True, description="Serve TLS on the same port as plaintext.")
-    tls_only: bool = Field(default=False, description="Refuse clients that speak plaintext.")
+    tls_only: bool = Field(
+        default=_EDGE.tls_only, description="Refuse clients that speak plaintext."
+    )
     certificate_file: str = Field(
         default="",
         description="Certificate chain (PEM), read again when it changes; empty: a self-signed "
@@ -63,141 +105,172 @@ class EdgeSection(Section):
     key_file: str = Field(
         default="", description="Key of the certificate (PEM, without a password)."
     )
-    max_connections: int = Field(default=20_000, ge=1, description="Client connections.")
+    min_tls_version: TlsVersion = Field(default="1.2", description="Lowest version of TLS.")
+    tls_ciphers: tuple[str, ...] = Field(
+        default=(),
+        description="Cipher suites of TLS 1.2 by their IANA names, comma-separated; empty: those "
+        "that are thought to be safe.",
+    )
+    max_connections: int = Field(
+        default=_EDGE.max_connections, ge=1, description="Most client connections."
+    )
     max_connections_per_address: int = Field(
-        default=15_000,
+        default=_EDGE.max_connections_per_address,
         ge=1,
         description="Most connections of one address; clients behind a load balancer share one.",
     )
     max_streams_per_connection: int = Field(
-        default=1_024,
+        default=_EDGE.max_streams_per_connection,
         ge=1,
         description="Most concurrent calls of one connection; further calls wait at the client.",
     )
     max_calls_per_address: int = Field(
-        default=5_000,
+        default=_EDGE.max_calls_per_address,
         ge=1,
         description="Most concurrent calls of one address, without sends and acks; each "
         "holds 40 KB.",
     )
     handshake_timeout_ms: int = Field(
-        default=10_000,
+        default=_EDGE.handshake_timeout_ms,
         ge=1,
         description="Time limit for a connection's first byte and its TLS handshake.",
     )
     max_receive_bytes: int = Field(
-        default=16 * 1024 * 1024, ge=1024, description="Largest request."
+        default=_EDGE.max_receive_bytes, ge=1024, description="Largest request."
     )
     max_unread_bytes: int = Field(
-        default=128 * 1024 * 1024,
+        default=_EDGE.max_unread_bytes,
         ge=1,
         description="Most bytes of answers that clients have not read; then receives and other "
         "streams get RESOURCE_EXHAUSTED.",
     )
     max_unread_bytes_per_address: int = Field(
-        default=96 * 1024 * 1024, ge=1, description="The same for the clients of one address."
+        default=_EDGE.max_unread_bytes_per_address,
+        ge=1,
+        description="The same for the clients of one address.",
     )
     max_unread_bytes_per_connection: int = Field(
-        default=32 * 1024 * 1024, ge=1, description="The same for one connection."
+        default=_EDGE.max_unread_bytes_per_connection,
+        ge=1,
+        description="The same for one connection.",
     )
     large_request_bytes: int = Field(
-        default=64 * 1024,
+        default=_GUARD.large_request_bytes,
         ge=1024,
         description="Size above which a request waits at its client for room.",
     )
     max_large_request_bytes: int = Field(
-        default=32 * 1024 * 1024,
+        default=_EDGE.max_large_request_bytes,
         ge=1,
-        description="Most bytes of large requests that arrive or wait for an answer; a single "
-        "one is always allowed. With edge.tls.",
+        description="Most bytes of large requests that arrive or wait for an answer; a "
+        "single one is always allowed. It counts only with edge.tls.",
     )
     slow_upload_ms: int = Field(
-        default=1_000,
+        default=_EDGE.slow_upload_ms,
         ge=1,
         description="Time after which a request that still arrives counts as a slow upload.",
     )
     max_upload_ms: int = Field(
-        default=30_000,
+        default=_EDGE.max_upload_ms,
         ge=1,
         description="Time after which a request that still arrives is cancelled.",
     )
     max_slow_uploads: int = Field(
-        default=64,
+        default=_EDGE.max_slow_uploads,
         ge=1,
         description="Most concurrent slow uploads; further ones get RESOURCE_EXHAUSTED.",
     )
     max_slow_uploads_per_address: int = Field(
-        default=16, ge=1, description="The same for the clients of one address."
+        default=_EDGE.max_slow_uploads_per_address,
+        ge=1,
+        description="The same for the clients of one address.",
     )
     max_request_pause_ms: int = Field(
-        default=5_000,
+        default=_GUARD.max_request_pause_ms,
         ge=1,
-        description="A large request that does not go on for so long, while others wait for its "
-        "room, ends its connection. With edge.tls, as are the keys below but the last four.",
+        description="Longest pause of a large request while others wait for its room; a "
+        "longer pause ends its connection. This key and the next ones, up to "
+        "`relay_buffer_bytes`, count only with edge.tls.",
     )
     max_unfinished_requests_per_connection: int = Field(
-        default=16_384,
+        default=_GUARD.max_unfinished_requests,
         ge=1,
-        description="Requests of several frames under way on one connection; more end it.",
+        description="Most unfinished requests of several frames on one connection; more end "
+        "the connection.",
     )
     max_resets_per_s: int = Field(
-        default=100,
+        default=_GUARD.max_resets_per_s,
         ge=1,
-        description="Streams that a connection may reset per second; a connection that asks more "
-        "than this and the next two keys allow is not read for a while.",
+        description="Most streams that a connection may reset per second. A connection that "
+        "exceeds this or one of the next two keys is not read for a while.",
     )
     max_control_frames_per_s: int = Field(
-        default=2_000,
+        default=_GUARD.max_control_frames_per_s,
         ge=1,
-        description="Pings, settings, empty frames and further small messages of a stream, of one "
-        "connection per second.",
+        description="Most pings, settings, empty frames and further small messages of "
+        "streams, of one connection per second.",
     )
     max_header_bytes_per_s: int = Field(
-        default=8 * 1024 * 1024,
+        default=_GUARD.max_header_bytes_per_s,
         ge=1,
-        description="Bytes of headers of one connection per second.",
+        description="Most bytes of headers of one connection per second.",
     )
     control_credit_ms: int = Field(
-        default=10_000,
+        default=_GUARD.control_credit_ms,
         ge=0,
-        description="How much of these three rates a connection may ask at once.",
+        description="Burst of these three rates, as time at the rate.",
     )
     max_control_pause_ms: int = Field(
-        default=10_000, ge=1, description="The longest time that a connection is not read at once."
+        default=_GUARD.max_control_pause_ms,
+        ge=1,
+        description="Longest time without a break in which a connection is not read.",
     )
     control_grace_ms: int = Field(
-        default=500,
+        default=_GUARD.control_grace_ms,
         ge=0,
-        description="A connection that has asked less than so much of these rates does not wait "
-        "for the others of its address.",
+        description="Use of these rates, as time at the rate, below which a connection does "
+        "not wait for the others of its address.",
     )
     control_connections_per_address: int = Field(
-        default=20,
+        default=_GUARD.control_connections_per_address,
         ge=1,
-        description="The connections of one address together may ask so many times these rates.",
+        description="Factor on these rates for all connections of one address together.",
     )
     relay_buffer_bytes: int = Field(
-        default=128 * 1024,
+        default=_EDGE.relay_buffer_bytes,
         ge=4_096,
-        description="Bytes per direction that are held for a client that reads slowly.",
+        description="Most bytes per direction that are held for a client that reads slowly.",
     )
     max_hot_calls: int = Field(
-        default=100_000,
+        default=_EDGE.max_hot_calls,
         ge=1,
-        description="Sends, receives and acks that wait for an answer; beyond it "
-        "RESOURCE_EXHAUSTED.",
+        description="Most sends, receives and acks that wait for an answer; further calls "
+        "get RESOURCE_EXHAUSTED.",
     )
     max_rare_calls: int = Field(
-        default=50_000, ge=1, description="The same for all other calls, telemetry among them."
+        default=_EDGE.max_rare_calls,
+        ge=1,
+        description="The same for all other calls, telemetry among them.",
     )
     max_metadata_bytes: int = Field(
-        default=16 * 1024, ge=1_024, description="Size of all headers of a call."
+        default=_EDGE.max_metadata_bytes,
+        ge=1_024,
+        description="Largest size of all headers of a call.",
     )
     min_client_ping_interval_ms: int = Field(
-        default=5_000,
+        default=round(_EDGE.min_client_ping_interval_s * 1_000),
         ge=0,
-        description="A client that pings more often than this is cut off.",
+        description="Shortest time between two pings of a client; a client that pings more "
+        "often is disconnected.",
     )
+
+    @field_validator("tls_ciphers", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        """Accept a comma-separated text too, as environment variables have it."""
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
 
 
 class StandaloneConfig(BrokerConfig):
@@ -209,6 +282,7 @@ class StandaloneConfig(BrokerConfig):
     nameserver: NameserverConfig = NameserverConfig()
     storage: StorageConfig = StorageConfig()
     tier: TierConfig = TierConfig()
+    console: ConsoleSection = ConsoleSection()
     observability: ObservabilityConfig = ObservabilityConfig()
 
     def with_flags(self, **sections: Any) -> Self:

@@ -11,6 +11,7 @@ from strata_cli.processes.cluster import ProcessMember, Surroundings
 from strata_cli.processes.cluster import run as run_process
 from strata_cli.processes.cluster_config import ClusterConfig
 from strata_cli.processes.data_folder import FolderRole
+from strata_cli.processes.place import ALONE, MachinePlace
 from strata_cli.processes.plugins import storage_plugins
 from strata_runtime.runtime import Runtime
 from strata_seglog.errors import LogError
@@ -19,13 +20,13 @@ from strata_state.ports import StateError
 from strata_storage.process.member import MemberIdentity, MemberNetwork, MemberSetup, StorageMember
 
 
-def run(config: ClusterConfig, data_dir: Path) -> None:
+def run(config: ClusterConfig, data_dir: Path, place: MachinePlace = ALONE) -> None:
     """Run a storage node until it is told to stop.
 
     Raises:
         StrataError: it cannot start, or it failed.
     """
-    run_process(FolderRole.STORAGE, config, data_dir, build)
+    run_process(FolderRole.STORAGE, config, data_dir, build, place)
 
 
 def build(around: Surroundings) -> ProcessMember:
@@ -33,7 +34,11 @@ def build(around: Surroundings) -> ProcessMember:
     config, node, metrics = around.config, around.config.node, around.metrics
     cluster, nameservers = around.cluster, around.nameservers()
     opened = partial(
-        open_server, options=config.angelia.options(), metrics=metrics, cluster=cluster
+        open_server,
+        options=config.angelia.options(),
+        metrics=metrics,
+        cluster=cluster,
+        tls=around.tls,
     )
     servers = [opened(node.host, node.storage_port, "tcp")]
     advertised = [around.advertised(node.storage_port)]
@@ -43,7 +48,14 @@ def build(around: Surroundings) -> ProcessMember:
     node_id = around.folder.identity.storage_node_id
     member = StorageMember(
         config.storage,
-        MemberIdentity(node_id, around.boot_id, rack=config.cluster.rack, cluster=cluster),
+        MemberIdentity(
+            node_id,
+            around.boot_id,
+            rack=config.cluster.rack,
+            machine=around.place.machine,
+            machine_nodes=around.place.count,
+            cluster=cluster,
+        ),
         around.folder.storage,
         network=MemberNetwork(
             servers=servers,

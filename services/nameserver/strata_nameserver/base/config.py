@@ -15,208 +15,248 @@ from strata_nameserver.policies.slowness import SlownessOptions
 from strata_runtime.config import Section
 from strata_runtime.failslow import FailSlowOptions
 
+# Defaults are written once, where they are used.
+_PLACEMENT, _SLOTS, _WATCH = PlacementRules(), SlotRules(), WatchOptions()
+
 
 class NameserverConfig(Section):
-    """What a nameserver allows and how much it keeps."""
+    """Limits of a nameserver, and how much it keeps."""
 
     renamed_keys: ClassVar[Mapping[str, str]] = {
         "model_max_error": "max_model_error",
     }
 
     max_topics: int = Field(
-        default=1_000_000, ge=1, description="Topics that may exist, dead-letter topics included."
+        default=1_000_000, ge=1, description="Most topics, dead-letter topics included."
     )
-    max_consumer_groups: int = Field(
-        default=1_000_000, ge=1, description="Consumer groups that may exist."
-    )
+    max_consumer_groups: int = Field(default=1_000_000, ge=1, description="Most consumer groups.")
     max_queues_per_topic: int = Field(
-        default=1_024, ge=1, le=4_096, description="Queues of one topic."
+        default=1_024, ge=1, le=4_096, description="Most queues of one topic."
     )
     max_attributes_bytes: int = Field(
-        default=16_384, ge=0, description="Names and values of one topic's attributes together."
+        default=16_384,
+        ge=0,
+        description="Largest sum of names and values of one topic's attributes.",
     )
     max_tombstones: int = Field(
         default=10_000,
         ge=2,
-        description="Deleted topics and consumer groups remembered; those whose data is gone make "
-        "room for new ones, without one a deletion is refused.",
+        description="Most deleted topics and consumer groups that are remembered. Those "
+        "whose data is deleted make room for new ones; with none of these a "
+        "deletion is refused.",
     )
-    max_nodes: int = Field(default=1_000, ge=1, description="Nodes that may be registered.")
+    max_nodes: int = Field(default=1_000, ge=1, description="Most registered nodes.")
     max_changes_in_flight: int = Field(
-        default=1_024, ge=1, description="Changes proposed and not committed yet."
+        default=1_024, ge=1, description="Most changes that are proposed and not committed yet."
     )
-    max_watchers: int = Field(default=1_000, ge=1, description="Watch streams open at once.")
+    max_watchers: int = Field(
+        default=_WATCH.max_watchers, ge=1, description="Most open watch streams."
+    )
     default_queue_count: int = Field(
-        default=8, ge=1, description="Queues of a topic that names no count."
+        default=8, ge=1, description="Queues of a topic that is created without a number of queues."
     )
     default_retention_ms: int = Field(
-        default=72 * 3_600_000, ge=1_000, description="Retention of a topic that names none."
+        default=72 * 3_600_000,
+        ge=1_000,
+        description="Retention of a topic that is created without one.",
     )
     max_queue_overrides: int = Field(
         default=100_000,
         ge=1,
-        description="Queues that are not where their slot is; slots stop moving there.",
+        description="Most queues that are in another raft group than their slot; at this "
+        "number slots stop moving.",
     )
     max_quotas: int = Field(
-        default=10_000, ge=0, description="Namespaces and topics with limits of their own."
+        default=10_000, ge=0, description="Most namespaces and topics with limits of their own."
     )
-    replication_factor: int = Field(default=3, ge=1, le=7, description="Voters of a raft group.")
+    replication_factor: int = Field(
+        default=_PLACEMENT.replication_factor, ge=1, le=7, description="Voters of a raft group."
+    )
+    max_users: int = Field(default=10_000, ge=1, description="Most users.")
+    max_policies: int = Field(default=20_000, ge=0, description="Most policies of all users.")
+    max_policies_per_user: int = Field(default=100, ge=0, description="Most policies of one user.")
     initial_storage_nodes: int = Field(
         default=0,
         ge=0,
-        description="Raft groups are made once so many storage nodes are registered; "
-        "0: replication_factor.",
+        description="Number of machines with registered storage nodes at which raft groups are "
+        "created; a storage node without `storage.shards` is a machine of its own. 0: "
+        "`replication_factor`.",
     )
     raft_groups_per_storage_node: int = Field(
         default=2,
         ge=1,
         le=64,
-        description="Raft groups per storage node; nodes that join later bring as many more, "
-        "once there are as many nodes as replicas.",
+        description="Raft groups per storage node. A node that joins later brings as many "
+        "more, once there are as many nodes as replicas.",
     )
     watch_recent_changes: int = Field(
-        default=2_048, ge=1, description="Changes kept in memory for watchers that follow closely."
+        default=_WATCH.recent_changes, ge=1, description="Changes kept in memory for watchers."
     )
     watch_kept_revisions: int = Field(
         default=10_000,
         ge=1,
-        description="Revisions a watcher may be behind before it gets a snapshot.",
+        description="Number of revisions that a watcher may be behind; then it gets a snapshot.",
     )
     watch_response_changes: int = Field(
-        default=5_000, ge=1, description="Changes in one message of a watch stream."
+        default=5_000,
+        ge=1,
+        description="Most changes in one message of a watch stream.",
     )
     watch_keepalive_ms: int = Field(
-        default=500, ge=10, description="A watch stream with nothing to tell says so this often."
+        default=_WATCH.keepalive_ms,
+        ge=10,
+        description="Time after which a watch stream without changes sends an empty message.",
     )
     failure_detection: bool = Field(
         default=True,
-        description="Judge nodes by their heartbeats. Off where all nodes are one process.",
+        description="Judge nodes by their heartbeats. Off in a standalone node.",
     )
     suspect_after_ms: int = Field(
-        default=750, ge=50, description="Silence after which a node is SUSPECT."
+        default=750, ge=50, description="Time without heartbeats after which a node is SUSPECT."
     )
     down_after_ms: int = Field(
         default=1_200,
         ge=100,
-        description="Silence after which a node is DOWN and leaves every route; a storage node "
-        "only if most storage nodes do not hear it either.",
+        description="Time without heartbeats after which a node is DOWN and leaves every "
+        "route. A storage node is DOWN only if most storage nodes do not hear it "
+        "either.",
     )
     judge_interval_ms: int = Field(
-        default=100, ge=10, description="How often the leader looks who is silent."
+        default=100, ge=10, description="Time between two checks for silent nodes."
     )
     placement_interval_ms: int = Field(
-        default=1_000, ge=10, description="How often replicas and leaders are placed anew, at most."
+        default=1_000,
+        ge=10,
+        description="Shortest time between two placements of replicas and leaders.",
     )
     max_moves_in_flight: int = Field(
-        default=2, ge=1, description="Raft groups whose replicas change at the same time."
+        default=_PLACEMENT.max_moves_in_flight,
+        ge=1,
+        description="Most raft groups whose replicas change at the same time.",
     )
     balance_slots: bool = Field(
         default=True,
-        description="Keep the numbers of slots of all raft groups even. Off where operators place "
-        "slots by hand.",
+        description="Keep the numbers of slots of all raft groups equal. Turn it off to "
+        "place slots by hand.",
     )
     max_slot_moves_in_flight: int = Field(
-        default=2, ge=1, description="Raft groups that give up slots at the same time."
+        default=_SLOTS.max_moves_in_flight,
+        ge=1,
+        description="Most raft groups that give up slots at the same time.",
     )
     slots_per_move: int = Field(
-        default=64, ge=1, le=4_096, description="Slots that go to another raft group at once."
+        default=_SLOTS.slots_per_move,
+        ge=1,
+        le=4_096,
+        description="Slots that move to another raft group in one step.",
     )
     replica_repair_delay_ms: int = Field(
-        default=600_000,
+        default=_PLACEMENT.repair_delay_ms,
         ge=0,
-        description="A replica on a node that is DOWN for so long is rebuilt elsewhere.",
+        description="Time that a node is DOWN until its replicas are rebuilt on other nodes.",
     )
     broker_forget_delay_ms: int = Field(
-        default=3_600_000, ge=0, description="A broker that is DOWN for so long is forgotten."
+        default=3_600_000, ge=0, description="Time that a broker is DOWN until it is forgotten."
     )
     leader_balance_delay_ms: int = Field(
-        default=5_000,
+        default=_PLACEMENT.leader_balance_delay_ms,
         ge=0,
-        description="Leaders are not moved to a node before it is UP, with a clock like those of "
-        "the others, for so long; nor does a new node bring raft groups before.",
+        description="Time that a node must be UP, with a clock like those of the others, "
+        "before leaderships move to it and before it brings raft groups.",
     )
     slow_node_factor: float = Field(
         default=5.0,
         gt=1,
-        description="A storage node is slow, and loses its leaderships, when its appends take so "
-        "many times longer than those of the others.",
+        description="A storage node is slow, and loses its leaderships, when its appends "
+        "take this many times longer than those of the others.",
     )
     slow_node_floor_ms: float = Field(
-        default=50.0, gt=0, description="No storage node is slow below this mean append latency."
+        default=50.0, gt=0, description="Mean append latency below which no storage node is slow."
     )
     slow_node_after_ms: int = Field(
-        default=10_000, ge=0, description="How long a node must be slow to count as slow."
+        default=10_000, ge=0, description="Time that a node must be slow until it counts as slow."
     )
     fail_slow_detection: bool = Field(
         default=True,
-        description="Also call a storage node slow whose appends, syncs or answers to other nodes "
-        "take longer than its peers need at its load, and than it needed itself; learned from ten "
-        "minutes on.",
+        description="Also treat a storage node as slow if its appends, syncs or answers to "
+        "other nodes take longer than those of its peers at the same load, and "
+        "longer than its own did. It learns for ten minutes first.",
     )
     fail_slow_floor_ms: float = Field(
-        default=10.0, gt=0, description="Nothing faster is slow by that rule."
+        default=10.0,
+        gt=0,
+        description="Latency below which no storage node is slow by `fail_slow_detection`.",
     )
     avoid_busy_nodes: bool = Field(
         default=True,
-        description="New queues go elsewhere than to the third of the storage nodes with the "
+        description="Create no new queues on the third of the storage nodes that has the "
         "highest load.",
     )
     busy_node_floor_bytes_per_s: int = Field(
-        default=256 * 1024, ge=1, description="No storage node counts as busy below this load."
+        default=256 * 1024, ge=1, description="Load below which no storage node counts as busy."
     )
     load_window_ms: int = Field(
         default=30_000,
         ge=100,
-        description="Loads of storage nodes are means in which what was measured this long ago "
-        "counts a third.",
+        description="Decay time of the mean loads of storage nodes: a measurement of this "
+        "age counts a third.",
     )
     max_model_error: float = Field(
         default=0.5,
         gt=0,
         le=1,
-        description="A model of loads is not used when it puts more than this share of the load on "
-        "other nodes than is measured.",
+        description="Largest error of a model of loads, as a share of the load; a model with "
+        "a larger error is not used.",
     )
     refuse_changes_free_bytes: int = Field(
         default=64 * 1024 * 1024,
         ge=0,
-        description="Free disk below which no change of the metadata is taken; another nameserver "
-        "leads if it has more.",
+        description="Free disk below which metadata changes are refused; another "
+        "nameserver leads if it has more.",
     )
     ballast_bytes: int = Field(
         default=64 * 1024 * 1024,
         ge=0,
-        description="File given back when the disk is all but full, so that what is decided finds "
-        "room; 0: none. A standalone node has that of its storage.",
+        description="Size of a file that is deleted when the disk is almost full, so that "
+        "decided changes have room; 0: none. In a standalone node "
+        "`storage.ballast_bytes` is this file.",
     )
-    max_plans: int = Field(default=32, ge=1, le=1_000, description="Placement plans kept.")
-    max_plan_steps: int = Field(default=200, ge=1, description="Steps of a placement plan.")
+    max_plans: int = Field(
+        default=32, ge=1, le=1_000, description="Most placement plans that are kept."
+    )
+    max_plan_steps: int = Field(default=200, ge=1, description="Most steps of a placement plan.")
     plan_step_timeout_ms: int = Field(
-        default=120_000, ge=100, description="A step of a plan that takes longer ends the plan."
+        default=120_000,
+        ge=100,
+        description="Longest time of a step of a plan; a longer step ends the plan.",
     )
     plan_settle_ms: int = Field(
         default=30_000,
         ge=0,
-        description="How long after a step of a plan its outcome is measured; it is undone only if "
-        "it is worse for as long again.",
+        description="Time after a step of a plan until its outcome is measured. A step is "
+        "undone only if the outcome is still worse after the same time again.",
     )
     plan_worse_by: float = Field(
         default=0.1,
         gt=0,
-        description="A step after which the busiest storage node is further above the mean by this "
-        "share is undone, and the plan ends.",
+        description="Share by which the load of the busiest storage node, relative to the "
+        "mean, may grow after a step of a plan; with more growth the step is "
+        "undone and the plan ends.",
     )
     peer_interval_ms: int = Field(
-        default=1_000, ge=10, description="How often nameservers ask each other who they are."
+        default=1_000,
+        ge=10,
+        description="Time between two calls in which nameservers ask "
+        "each other for their identity.",
     )
     log_kept_entries: int = Field(
         default=20_000,
         ge=1,
-        description="Applied entries kept in the metadata log for nameservers that lag behind; "
-        "one further behind gets a snapshot.",
+        description="Applied entries kept in the metadata log for nameservers that lag; a "
+        "nameserver that is further behind gets a snapshot.",
     )
     sync_interval_ms: int = Field(
-        default=1_000, ge=10, description="How often the metadata rows are synced to disk."
+        default=1_000, ge=10, description="Time between two syncs of the metadata rows to disk."
     )
     log_segment_bytes: int = Field(
         default=16 * 1024 * 1024,

@@ -14,7 +14,7 @@ class RevisionMismatch(Exception):
 
 
 DRIVER_ERRORS = (NotLeader, Overloaded, ReadOnly, LogFull)
-"""What a proposal to the metadata raft group may be refused with."""
+"""Errors that refuse a proposal to the metadata raft group."""
 
 _REFUSALS: dict[type[Exception], tuple[meta_pb2.MetaOutcome.ValueType, str]] = {
     NotLeader: (meta_pb2.META_OUTCOME_NOT_LEADER, "this nameserver is not the leader"),

@@ -45,7 +45,10 @@ def register_node(draft: Draft, wanted: meta_pb2.Node, config: NameserverConfig)
         advertised_endpoint=wanted.advertised_endpoint,
         boot_id=wanted.boot_id,
         rack=wanted.rack,
+        machine=wanted.machine,
+        machine_nodes=wanted.machine_nodes,
         metadata_replica_id=wanted.metadata_replica_id,
+        row_format=wanted.row_format,
         state=meta_pb2.NODE_STATE_UP,
         registered_at_ms=draft.now_ms,
         state_since_ms=draft.now_ms,
@@ -132,7 +135,7 @@ def remove_node(draft: Draft, node_id: str, *, force: bool) -> meta_pb2.Node:
             meta_pb2.META_OUTCOME_CONFLICT,
             f"node {node_id} has replicas of {len(replicas)} raft groups "
             f"({', '.join(map(str, replicas[:8]))}): drain it first, dead or alive; or --force "
-            "if its data are lost for good",
+            "if its data is lost for good",
         )
     draft.counters.node_count -= 1
     draft.delete(node)
@@ -180,7 +183,7 @@ def _check(node: meta_pb2.Node) -> None:
         raise invalid("node_id must be 1 to 64 of A-Z a-z 0-9 . _ -")
     if node.kind not in _KINDS:
         raise invalid(f"node {node.node_id}: kind is missing")
-    texts = [*node.endpoints, node.advertised_endpoint, node.rack]
+    texts = [*node.endpoints, node.advertised_endpoint, node.rack, node.machine]
     if len(node.endpoints) > _MAX_ENDPOINTS or any(
         len(text.encode()) > _MAX_ENDPOINT_BYTES for text in texts
     ):

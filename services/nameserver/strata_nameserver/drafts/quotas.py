@@ -18,10 +18,10 @@ from strata_nameserver.state.draft import Draft
 from strata_state.metadata_keys import quota_key
 
 TOPIC_LIMITS = ("messages_per_s", "bytes_per_s")
-"""What a topic can be limited in."""
+"""Limits that a topic can have."""
 
 NAMESPACE_LIMITS = (*TOPIC_LIMITS, "topics", "consumer_groups", "connections")
-"""What a namespace can be limited in."""
+"""Limits that a namespace can have."""
 
 
 def set_quota(

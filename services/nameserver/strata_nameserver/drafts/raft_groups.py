@@ -8,6 +8,7 @@ when it is in no configuration any more. Replica ids are counted up and never gi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from strata.meta.v1 import meta_pb2
@@ -17,26 +18,34 @@ from strata_mq.slots import slot_runs, striped_slots
 from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.base.errors import invalid
 from strata_nameserver.policies.leaders import PreferLeader
-from strata_nameserver.policies.replicas import ChangeReplica, GroupFacts, NodeFacts, layout_of_new
+from strata_nameserver.policies.replicas import (
+    ChangeReplica,
+    GroupFacts,
+    NodeFacts,
+    layout_of_new,
+    machine_count,
+)
 from strata_nameserver.state.draft import Draft
 
 
 def put_initial_raft_groups(draft: Draft, joining: meta_pb2.Node, config: NameserverConfig) -> None:
-    """Make the first raft groups, and stripe all slots over them, when enough nodes are there.
+    """Make the first raft groups, and stripe all slots over them, when enough machines are there.
+
+    A machine is there when all the nodes are that it starts together.
 
     Args:
         draft: the change that takes `joining` in.
         joining: a storage node that is not in the topology yet.
-        config: how many nodes are enough, replicas and raft groups.
+        config: how many machines are enough, replicas and raft groups.
     """
     topology = draft.topology
     if any(owner != NO_RAFT_GROUP for owner in topology.slot_owners):
         return
     nodes = [*topology.nodes_of(meta_pb2.NODE_KIND_STORAGE), joining]
     usable = [node for node in nodes if not node.draining]
-    if len(usable) < (config.initial_storage_nodes or config.replication_factor):
+    if _complete_machines(usable) < (config.initial_storage_nodes or config.replication_factor):
         return
-    facts = [NodeFacts(node.node_id, node.rack) for node in usable]
+    facts = [NodeFacts(node.node_id, node.rack, node.machine) for node in usable]
     layout = layout_of_new(
         facts, config.raft_groups_per_storage_node * len(usable), config.placement_rules()
     )
@@ -61,7 +70,7 @@ def missing_raft_groups(
         node for node in nodes if node.can_take and node.state_ms >= rules.leader_balance_delay_ms
     ]
     count = config.raft_groups_per_storage_node * len(steady) - len(groups)
-    if not groups or count <= 0 or len(steady) < rules.replication_factor:
+    if not groups or count <= 0 or machine_count(steady) < rules.replication_factor:
         return []
     return layout_of_new(steady, count, rules, groups)
 
@@ -126,12 +135,12 @@ def change_replicas(
     *,
     learners: bool,
 ) -> meta_pb2.RaftGroup:
-    """Change where the replicas of a raft group shall be, as an operator wants it.
+    """Change where the replicas of a raft group belong, as an operator wants it.
 
     Raises:
-        MetaRefused: NOT_FOUND: no such raft group or node; INVALID: nothing to do, a node has a
-            replica already or none or is draining, or no voter would be left; CONFLICT: an earlier
-            change is still being carried out.
+        MetaRefused: NOT_FOUND: no such raft group or node; INVALID: nothing to do, a node or its
+            machine has a replica already, a node has none or is draining, or no voter would be
+            left; CONFLICT: an earlier change is still being carried out.
     """
     row = _stored(draft, raft_group)
     if not add_node_ids and not remove_node_ids:
@@ -154,7 +163,7 @@ def change_replicas(
 
 
 def prefer_leader(draft: Draft, raft_group: int, node_id: str) -> meta_pb2.RaftGroup:
-    """Name the node that shall lead a raft group; empty: any may.
+    """Name the node that should lead a raft group; empty: any may.
 
     Raises:
         MetaRefused: NOT_FOUND; INVALID: the node has no voter of the raft group, or is draining.
@@ -199,6 +208,17 @@ def is_settled(row: meta_pb2.RaftGroup) -> bool:
         and {r.replica_id for r in row.replicas if not r.learner} == set(membership.voters)
         and {r.replica_id for r in row.replicas if r.learner} == set(membership.learners)
     )
+
+
+def _complete_machines(nodes: Sequence[meta_pb2.Node]) -> int:
+    """Return how many machines have all the nodes that they start together."""
+    wanted = {_machine(node): node.machine_nodes for node in nodes}
+    there = Counter(map(_machine, nodes))
+    return sum(there[machine] >= count for machine, count in wanted.items())
+
+
+def _machine(node: meta_pb2.Node) -> str:
+    return NodeFacts(node.node_id, machine=node.machine).place
 
 
 def _put_all_new(draft: Draft, layout: Sequence[Sequence[str]]) -> range:
@@ -255,6 +275,13 @@ def _check_target(draft: Draft, row: meta_pb2.RaftGroup, node_id: str) -> None:
         raise MetaRefused(meta_pb2.META_OUTCOME_NOT_FOUND, f"storage node {node_id} does not exist")
     if any(replica.node_id == node_id for replica in (*row.replicas, *row.leaving)):
         raise invalid(f"node {node_id} has a replica of raft group {row.raft_group} already")
+    for replica in row.replicas if node.machine else ():
+        other = draft.topology.nodes.get(replica.node_id)
+        if other is not None and other.machine == node.machine:
+            raise invalid(
+                f"node {node_id} is on machine {node.machine}, where node {other.node_id} has a "
+                f"replica of raft group {row.raft_group}: name a node of another machine"
+            )
     _check_stays(draft, node_id)
 
 

@@ -29,7 +29,7 @@ class Reports:
         self._damaged: dict[str, frozenset[int]] = {}
         # When a node last said that its clock is off, by monotonic time.
         self._clock_off_s: dict[str, float] = {}
-        # What nodes say of themselves.
+        # Reports of nodes about themselves.
         self._told: dict[str, meta_pb2.StorageHealth] = {}
         # Raised whenever who leads what, or what nodes say of themselves, changes.
         self.version = 0
@@ -146,6 +146,7 @@ def node_facts(
         NodeFacts(
             node.node_id,
             node.rack,
+            node.machine,
             state=node.state,
             state_ms=max(0, now_ms - node.state_since_ms),
             draining=node.draining,

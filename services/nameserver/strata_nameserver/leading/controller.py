@@ -173,7 +173,7 @@ class Controller:
         await self._change(decide)
 
     async def _place(self) -> None:
-        """Choose and write down what shall be elsewhere, all in one change."""
+        """Choose and write down what belongs elsewhere, all in one change."""
         topology = self._machine.speculative.topology
         facts = self._node_facts(topology)
         groups = self._reports.group_facts(topology)

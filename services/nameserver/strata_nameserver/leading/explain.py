@@ -62,6 +62,7 @@ def _explain_raft_group(raft_group: int, topology: Topology, leader: str) -> lis
             continue
         details = [meta_pb2.NodeState.Name(node.state).removeprefix("NODE_STATE_").lower()]
         details += [f"rack {node.rack}"] if node.rack else []
+        details += [f"machine {node.machine}"] if node.machine else []
         details += ["draining"] if node.draining else []
         details += ["learner"] if replica.learner else []
         details += ["leader"] if leader == node.node_id else []
@@ -70,6 +71,6 @@ def _explain_raft_group(raft_group: int, topology: Topology, leader: str) -> lis
         )
     if row.preferred_leader_node_id:
         lines.append(
-            f"{row.preferred_leader_node_id} shall lead it: nodes lead equally many raft groups"
+            f"{row.preferred_leader_node_id} should lead it: nodes lead equally many raft groups"
         )
     return lines

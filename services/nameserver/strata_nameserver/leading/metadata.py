@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
+from secrets import token_bytes
 from typing import Protocol, TypeVar
 
 from strata.meta.v1 import meta_pb2
@@ -28,6 +29,7 @@ from strata_nameserver.drafts import (
     topics,
 )
 from strata_nameserver.drafts.reports import Reports
+from strata_nameserver.leading.access import Access, RandomBytes
 from strata_nameserver.leading.controller import Controller, NodesSeen
 from strata_nameserver.leading.explain import explain_queue
 from strata_nameserver.plans.new_queues import steer
@@ -43,7 +45,7 @@ Result = TypeVar("Result")
 
 
 class MetadataReplica(Protocol):
-    """What is needed of `strata_multiraft.driver.node.Replica`."""
+    """The part of `strata_multiraft.Replica` that is needed."""
 
     def is_ready_leader(self) -> bool:
         """Whether it leads and the no-op of its term is applied."""
@@ -68,8 +70,10 @@ class Metadata:
         config: limits and defaults.
         clock: stamps and silence of nodes.
         metrics: refusals.
+        random_bytes: of which keys are made; nobody must be able to guess them.
 
     Attributes:
+        access: users, policies and cluster keys.
         placement: plans and what nodes bear.
         reports: what storage nodes say.
         controller: what the leader does by itself.
@@ -84,6 +88,7 @@ class Metadata:
         config: NameserverConfig,
         clock: Clock,
         metrics: Metrics,
+        random_bytes: RandomBytes = token_bytes,
     ) -> None:
         self._replica = replica
         self._machine = machine
@@ -95,6 +100,7 @@ class Metadata:
         self._detector = FailureDetector(config.detector_options(), clock)
         self._reports = self.reports = Reports()
         self._slow_nodes = SlowNodes(config.slowness_options(), clock)
+        self.access = Access(self.change, config, random_bytes)
         self.placement = Placement(
             machine,
             self.change,
@@ -195,6 +201,11 @@ class Metadata:
         self.placement.loads.forget(node.node_id)
         return self._machine.speculative.topology.hosted_replicas(node.node_id)
 
+    def kind_of(self, node_id: str) -> meta_pb2.NodeKind.ValueType | None:
+        """Return the kind of a node; None: it is not registered."""
+        node = self._machine.speculative.topology.nodes.get(node_id)
+        return node.kind if node is not None else None
+
     def heartbeat(self, request: meta_pb2.HeartbeatRequest) -> bool:
         """Note that a node is alive; return whether its next heartbeat must be complete.
 
@@ -215,6 +226,11 @@ class Metadata:
                 self.placement.loads.measured(request.node_id, request.load)
         return want_full
 
+    def is_outdated(self, node_id: str, row_format: int) -> bool:
+        """Whether a node's row says less than the node: an older leader has written it."""
+        node = self._machine.speculative.topology.nodes.get(node_id)
+        return node is not None and node.row_format < row_format
+
     async def drain_node(self, node_id: str, *, draining: bool) -> meta_pb2.Node:
         """Take a node out of service, or back into it, and return its row."""
         return await self.change(lambda draft: nodes.drain_node(draft, node_id, draining=draining))
@@ -229,7 +245,7 @@ class Metadata:
         return node
 
     async def change_replicas(self, request: meta_pb2.ChangeReplicasRequest) -> meta_pb2.RaftGroup:
-        """Change where the replicas of a raft group shall be and return its row."""
+        """Change where the replicas of a raft group belong and return its row."""
         return await self.change(
             lambda draft: raft_groups.change_replicas(
                 draft,
@@ -241,7 +257,7 @@ class Metadata:
         )
 
     async def prefer_leader(self, raft_group: int, node_id: str) -> meta_pb2.RaftGroup:
-        """Name the node that shall lead a raft group and return its row."""
+        """Name the node that should lead a raft group and return its row."""
         return await self.change(
             lambda draft: raft_groups.prefer_leader(draft, raft_group, node_id)
         )
@@ -362,7 +378,7 @@ class Metadata:
     async def _settle(self) -> None:
         """Wait until everything a decision was based on is applied.
 
-        What failed meanwhile has taken the speculative state with it; the caller asks again.
+        A proposal that failed meanwhile has discarded the speculative state; the caller asks again.
         """
         proposal = self._last_proposal
         if proposal is None or (proposal.done() and proposal.exception() is not None):

@@ -24,7 +24,7 @@ class FormationError(StrataError):
 
 @dataclass(frozen=True, slots=True)
 class Formation:
-    """What all nameservers of a cluster have written down.
+    """The record that all nameservers of a cluster have.
 
     Attributes:
         cluster_id: of the cluster.

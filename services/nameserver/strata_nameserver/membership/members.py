@@ -75,7 +75,7 @@ def next_membership(
 
 
 class ReplicaMember(Protocol):
-    """What is needed of `strata_multiraft.Replica`."""
+    """The part of `strata_multiraft.Replica` that is needed."""
 
     @property
     def configuration(self) -> Configuration:

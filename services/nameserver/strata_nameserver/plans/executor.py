@@ -38,7 +38,7 @@ _ACTIVE = (
 
 @dataclass(frozen=True, slots=True)
 class ExecutorFacts:
-    """What a step is judged by.
+    """Facts by which a step is judged.
 
     Attributes:
         imbalance: load of the busiest node / mean, measured; 0.0: no load to speak of.
@@ -55,7 +55,7 @@ def advance(draft: Draft, plan_id: int, facts: ExecutorFacts, config: Nameserver
     """Take a running plan one state further if it is time for that.
 
     Returns:
-        What happened, for the log; empty: nothing.
+        A line for the log; empty: nothing happened.
 
     Raises:
         MetaRefused: what the step wants is refused; see `note_refusal`.
@@ -78,7 +78,7 @@ def advance(draft: Draft, plan_id: int, facts: ExecutorFacts, config: Nameserver
 def note_refusal(draft: Draft, plan_id: int, refused: MetaRefused, config: NameserverConfig) -> str:
     """Write down that the active step was refused: one that was to begin is left out.
 
-    What conflicts with a change under way, and what was to be undone, is tried again for
+    A step that conflicts with a change under way, and one that is undone, is tried again for
     `plan_step_timeout_ms`.
     """
     plan = plans.stored_plan(draft, plan_id)

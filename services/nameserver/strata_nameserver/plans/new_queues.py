@@ -20,7 +20,7 @@ from strata_nameserver.state.draft import Draft
 
 @dataclass(frozen=True, slots=True)
 class Avoidance:
-    """Where new queues shall not be.
+    """Places that new queues should avoid.
 
     Attributes:
         busy: raft groups led by busy nodes.

@@ -148,7 +148,7 @@ class Placement:
         )
 
     def avoidance(self) -> Avoidance:
-        """Return which raft groups new queues shall avoid, and where they shall go instead."""
+        """Return which raft groups new queues should avoid, and where they should go instead."""
         if not self._config.avoid_busy_nodes:
             return NOTHING_TO_AVOID
         loads = self.outlook().loads

@@ -44,7 +44,7 @@ class Transition(NamedTuple):
 
 @dataclass(slots=True)
 class _Heard:
-    """What is known of a node's heartbeats.
+    """Record of a node's heartbeats.
 
     `has_spoken`: it was really heard; a new leader only assumes it. `hears`: what a storage node
     says of others: True heard, False not. `load_bytes`: the mean of the bytes it appended and

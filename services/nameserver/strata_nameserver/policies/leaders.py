@@ -19,7 +19,7 @@ from strata_nameserver.policies.replicas import GroupFacts, NodeFacts, Placement
 
 @dataclass(frozen=True, slots=True)
 class PreferLeader:
-    """A node shall lead a raft group; empty: any may."""
+    """A node should lead a raft group; empty: any may."""
 
     raft_group: int
     node_id: str
@@ -37,7 +37,7 @@ def plan_leaders(
 
 
 class _LeaderBoard:
-    """Who leads what after the wishes chosen so far."""
+    """The leaders after the wishes chosen so far."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class _LeaderBoard:
         ]
 
     def _why_unfit(self, node_id: str) -> str:
-        """Return why a node shall not lead, even though it could; empty: it may."""
+        """Return why a node should not lead, even though it could; empty: it may."""
         node = self._nodes.get(node_id)
         if node is None:
             return "gone" if node_id else ""

@@ -79,7 +79,7 @@ def imbalance(loads: Mapping[str, float], floor_bytes_per_s: float) -> float:
 def busy_third(loads: Mapping[str, float], floor_bytes_per_s: float) -> frozenset[str]:
     """Return the third of the nodes with the highest load, those above the floor only.
 
-    Of one or two nodes none is busy: there would be nowhere else to go.
+    One or two nodes are never busy: the load could go nowhere else.
     """
     order = sorted(loads, key=lambda node: (-loads[node], node))
     return frozenset(node for node in order[: len(order) // 3] if loads[node] > floor_bytes_per_s)

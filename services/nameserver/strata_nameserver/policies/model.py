@@ -72,7 +72,7 @@ class LoadModel:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What counts as the load of nodes, and why.
+    """The weights that make the load of nodes, with their reasons.
 
     Attributes:
         loads: bytes per second, measured or, where that is more, expected.

@@ -8,14 +8,16 @@ Rules, most important first:
 1. lost replicas are replaced: on nodes that were removed, or DOWN for too long, or damaged;
 2. raft groups with too few replicas get one more;
 3. draining nodes lose their leaders, then their replicas;
-4. replicas of a raft group stand in different racks as far as there are racks;
+4. replicas of a raft group stand in different racks as far as there are racks, and those that
+   share a machine part as soon as another machine can take one;
 5. nodes have equally many replicas, give or take one;
 6. nodes lead equally many raft groups, give or take one.
 
 Invariants: a raft group changes by one replica at a time, and by the next one only when its
 configuration is the desired one and all replicas have everything; a replica that is lost before
 it ever took part is the only exception. At most `max_moves_in_flight` raft groups change at once.
-A node is never given two replicas of one raft group. Leaders: see `leaders`.
+A machine, and so a node, is never given two replicas of one raft group: with fewer machines than
+the replication factor a raft group has fewer replicas. Leaders: see `leaders`.
 """
 
 from __future__ import annotations
@@ -50,14 +52,17 @@ class NodeFacts:
     """A storage node.
 
     Attributes:
+        rack: failure domain; empty: its machine is one.
+        machine: what it shares with other nodes; empty: it is a machine of its own.
         state_ms: how long it is in its state.
         load_bytes: what it appends and serves; the less loaded of equal nodes is taken.
-        is_slow: its appends take much longer than those of others; it shall not lead.
-        clock_is_off: it gives leaderships away itself (rule 4); it shall not get any.
+        is_slow: its appends take much longer than those of others; it should not lead.
+        clock_is_off: it gives leaderships away itself (rule 4); it should not get any.
     """
 
     node_id: str
     rack: str = ""
+    machine: str = ""
     state: meta_pb2.NodeState.ValueType = meta_pb2.NODE_STATE_UP
     state_ms: int = 0
     draining: bool = False
@@ -70,6 +75,11 @@ class NodeFacts:
         """Whether something may be placed there."""
         return self.state == meta_pb2.NODE_STATE_UP and not self.draining
 
+    @property
+    def place(self) -> str:
+        """Name of the machine that it is on, for comparison with other nodes."""
+        return f"machine {self.machine}" if self.machine else f"node {self.node_id}"
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFacts:
@@ -79,7 +89,7 @@ class ReplicaFacts:
         is_voter: it votes in the raft group's configuration now.
         is_caught_up: it has everything committed, as its leader says.
         is_damaged: it takes no part any more (rule 8).
-        is_learner: it shall only read.
+        is_learner: it should only read.
     """
 
     replica_id: int
@@ -98,7 +108,7 @@ class GroupFacts:
         is_settled: its configuration is the desired one, and its leader says so.
         leaving_node_ids: nodes that still have a replica which is to go.
         leader_node_id: node that leads it; empty: not known.
-        preferred_node_id: node that shall lead it; empty: any.
+        preferred_node_id: node that should lead it; empty: any.
     """
 
     raft_group: int
@@ -121,7 +131,7 @@ class ChangeReplica:
     Attributes:
         remove_replica_id: 0: none goes.
         add_node_id: empty: none comes.
-        is_learner: the one that comes shall only read, as the one that goes.
+        is_learner: the new replica only reads, as the old one did.
     """
 
     raft_group: int
@@ -144,15 +154,20 @@ def plan_replicas(
     return board.steps
 
 
+def machine_count(nodes: Iterable[NodeFacts]) -> int:
+    """Return on how many machines nodes are."""
+    return len({node.place for node in nodes})
+
+
 def layout_of_new(
     nodes: Collection[NodeFacts],
     group_count: int,
     rules: PlacementRules,
     groups: Collection[GroupFacts] = (),
 ) -> list[list[str]]:
-    """Return the node ids of the replicas of each new raft group; the first of each shall lead.
+    """Return the node ids of the replicas of each new raft group; the first of each should lead.
 
-    Fewer replicas than the replication factor when there are fewer nodes.
+    Fewer replicas than the replication factor when there are fewer machines.
 
     Args:
         nodes: that may get replicas.
@@ -217,37 +232,45 @@ class _Board:
             if replica.replica_id != replica_id
         )
 
-    def rack(self, node_id: str) -> str:
-        """Return a node's rack; a node without one is a rack of its own."""
+    def machine(self, node_id: str) -> str:
+        """Return a node's machine; a node without one is a machine of its own."""
         node = self.nodes.get(node_id)
-        return node.rack if node is not None and node.rack else f"node {node_id}"
+        return node.place if node is not None else f"node {node_id}"
 
-    def rack_conflicts(self, node_ids: Iterable[str]) -> int:
-        """Return how many of these nodes share a rack with an earlier one."""
-        racks = [self.rack(node_id) for node_id in node_ids]
-        return len(racks) - len(set(racks))
+    def rack(self, node_id: str) -> str:
+        """Return a node's rack; the machine of a node without one is a rack of its own."""
+        node = self.nodes.get(node_id)
+        return node.rack if node is not None and node.rack else self.machine(node_id)
+
+    def conflicts(self, node_ids: Sequence[str]) -> tuple[int, int]:
+        """Return how many of these nodes share a machine, and a rack, with an earlier one."""
+        return _repeats(map(self.machine, node_ids)), _repeats(map(self.rack, node_ids))
 
     def best_target(
         self, raft_group: int, staying: Sequence[str], forbidden: Collection[str]
     ) -> str | None:
         """Return the node for one more replica: other rack, not slow, few replicas, little load.
 
+        It is on a machine that has none of the other replicas.
+
         Args:
             raft_group: spreads equal choices, so that neighbours get different nodes.
             staying: nodes of the other replicas.
             forbidden: further nodes that cannot take it.
         """
+        machines = set(map(self.machine, staying))
         candidates = [
             node
             for node in self.nodes.values()
-            if node.can_take and node.node_id not in staying and node.node_id not in forbidden
+            if node.can_take and node.place not in machines and node.node_id not in forbidden
         ]
         if not candidates:
             return None
+        racks = set(map(self.rack, staying))
         best = min(
             candidates,
             key=lambda node: (
-                self.rack_conflicts([*staying, node.node_id]),
+                (node.rack or node.place) in racks,
                 node.is_slow,
                 self.counts[node.node_id],
                 node.load_bytes,
@@ -359,16 +382,16 @@ def _spread_over_racks(board: _Board) -> None:
     for group in board.settled():
         if not board.has_budget():
             return
-        conflicts = board.rack_conflicts(group.node_ids)
-        for replica in group.replicas if conflicts else ():
+        conflicts = board.conflicts(group.node_ids)
+        for replica in group.replicas if any(conflicts) else ():
             if not board.others_are_up(group, 0):
                 break
             staying = [other.node_id for other in group.replicas if other is not replica]
             target = board.best_target(group.raft_group, staying, {replica.node_id})
-            if target is None or board.rack_conflicts([*staying, target]) >= conflicts:
+            if target is None or board.conflicts([*staying, target]) >= conflicts:
                 continue
-            rack = board.rack(replica.node_id)
-            board.change(group, replica, target, f"{rack} has two replicas of the raft group")
+            shared = (board.machine if conflicts[0] else board.rack)(replica.node_id)
+            board.change(group, replica, target, f"{shared} has two replicas of the raft group")
             break
 
 
@@ -403,7 +426,14 @@ def _may_move(board: _Board, group: GroupFacts, replica: ReplicaFacts, target: s
     if target in group.node_ids or not board.others_are_up(group, 0):
         return False
     staying = [other.node_id for other in group.replicas if other is not replica]
-    return board.rack_conflicts([*staying, target]) <= board.rack_conflicts(group.node_ids)
+    if board.machine(target) in map(board.machine, staying):
+        return False
+    return board.conflicts([*staying, target]) <= board.conflicts(group.node_ids)
+
+
+def _repeats(names: Iterable[str]) -> int:
+    every = list(names)
+    return len(every) - len(set(every))
 
 
 def _spread(raft_group: int, node_id: str) -> int:

@@ -40,7 +40,7 @@ class MoveSlots:
 
 @dataclass(frozen=True, slots=True)
 class SlotFacts:
-    """Who owns what.
+    """The owners of slots.
 
     Attributes:
         owners: raft group of each slot.
@@ -99,7 +99,7 @@ def plan_slots(facts: SlotFacts, rules: SlotRules) -> list[MoveSlots]:
 def _choose(facts: SlotFacts, raft_group: int, number: int) -> tuple[int, ...]:
     """Return slots that were owned longest, spread over their whole range.
 
-    Neighbouring slots hold neighbouring queues of a topic; these shall not go together.
+    Neighbouring slots hold neighbouring queues of a topic; these should not go together.
     """
     slots = facts.settled(raft_group)
     number = min(number, len(slots))

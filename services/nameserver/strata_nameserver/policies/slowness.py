@@ -167,7 +167,7 @@ class PeerComparison:
 
 @dataclass(slots=True)
 class _Open:
-    """What heartbeats said of a node in the window that is open."""
+    """Values from a node's heartbeats in the window that is open."""
 
     # Others may tell of a node that does not report itself.
     has_reported: bool = False
@@ -193,7 +193,7 @@ class _LearnedRule:
         self._open: dict[str, _Open] = {}
         self._since_s = clock.monotonic_s()
         self._slow: dict[str, SlowNode] = {}
-        # Of nodes that have reported, in the last window in which they did.
+        # Latencies of nodes that have reported, in the last window in which they did.
         self._load_bytes_per_s: dict[str, float] = {}
         # Nodes that showed slow appends and lead nothing since -> until when that holds
         self._holds_until_s: dict[str, float] = {}
@@ -248,7 +248,7 @@ class _LearnedRule:
                 window.answer_latency_ms(),
             )
             for node_id, window in sorted(self._open.items())
-            # Of one whose heartbeats do not come through the others' word is all there is.
+            # If its heartbeats do not come through, the reports of other nodes are all there is.
             if node_id in self._load_bytes_per_s
         ]
         self._open, self._since_s = {}, now_s

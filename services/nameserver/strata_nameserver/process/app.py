@@ -8,10 +8,10 @@
                                         |
                               Controller, MetaServicer
 
-Tasks: the driver's own; `controller`; `disk`, which refuses changes in time; `housekeeping`, which
-makes the rows durable in a thread now and then and frees the log before them (the raft log holds
-what a power failure takes from the rows); and those of `quorum.Quorum` when there are other
-nameservers.
+Tasks: the driver's own; `controller`; `access`, which makes the first admin and the first cluster
+key; `disk`, which refuses changes in time; `housekeeping`, which makes the rows durable in a thread
+now and then and frees the log before them (the raft log holds what a power failure takes from the
+rows); and those of `quorum.Quorum` when there are other nameservers.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ from strata_angelia.cluster_id import ClusterId
 from strata_angelia.ports import Server
 from strata_angelia.serving import serve
 from strata_metadata.errors import MetaRefused
-from strata_metadata.identity import knows_node
+from strata_metadata.identity import look_up_node
+from strata_metadata.rows import ROW_FORMAT
 from strata_metadata.servicer import META_SERVICE
 from strata_metadata.watch import WatchHub
 from strata_multiraft import LogThreads
 from strata_multiraft.driver import MultiRaft, MultiRaftOptions, Replica, ReplicaSpec, WriterThread
+from strata_nameserver.base.admin_keys import AdminKeyFiles
 from strata_nameserver.base.config import NameserverConfig
+from strata_nameserver.leading.access_keeper import AccessKeeper
 from strata_nameserver.leading.metadata import Metadata
 from strata_nameserver.membership.cluster import NameserverCluster
 from strata_nameserver.membership.identity import NameserverIdentity
@@ -74,7 +77,7 @@ _MAX_COMMAND_BYTES = 1024 * 1024
 
 @dataclass(slots=True)
 class _Running:
-    """What exists between start and stop."""
+    """The parts that exist between start and stop."""
 
     disk: Disk
     log: CommitLog
@@ -90,19 +93,22 @@ class _Running:
     replica: Replica | None = None
     disk_watch: DiskWatch | None = None
     health: NameserverHealth | None = None
+    access_keeper: AccessKeeper | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NameserverStores:
-    """Stores in place of a nameserver's files.
+    """Where a nameserver keeps what it keeps.
 
     Attributes:
-        disk: the log's folder; None: the real one.
+        disk: in place of the log's folder; None: the real one.
         rows: the metadata; None: RocksDB.
+        admin_keys: files with keys of admins; None: no admin is made.
     """
 
     disk: Disk | None = None
     rows: MetadataStore | None = None
+    admin_keys: AdminKeyFiles | None = None
 
 
 class NameserverApp:
@@ -114,7 +120,7 @@ class NameserverApp:
         folder: `nameserver` of the data folder.
         server: where its service is registered; started and stopped here.
         runtime: what the process gives it; it must end when a log sync fails (rule 7).
-        stores: in place of files; None: real ones under `folder`.
+        stores: what it keeps elsewhere than under `folder`; None: nothing.
         cluster: the other nameservers; None: this process is the whole cluster.
         cluster_id: what the process knows of its cluster; None: what `identity` says.
     """
@@ -147,6 +153,7 @@ class NameserverApp:
         self._cluster = cluster
         self._cluster_id = cluster_id or ClusterId(identity.cluster_id)
         self._store = stores.rows
+        self._admin_keys = stores.admin_keys
         self._running: _Running | None = None
         self._logger = get_logger("nameserver")
 
@@ -207,6 +214,7 @@ class NameserverApp:
             TimeoutError: alone, it does not lead within 30 s.
             FormationError: the nameservers do not belong together.
             LogError, MetadataStoreError, OSError: log or rows cannot be opened.
+        ConfigError: the given keys of the first admin cannot be read.
         """
         try:
             await self._start()
@@ -240,6 +248,7 @@ class NameserverApp:
             await self._join(running, voters)
             endpoint = await self._server.start()
             await self._until_ready(running)
+            await self._settle_access(running)
             await self._register_itself(running, endpoint)
             return
         quorum.register(self._server)
@@ -272,7 +281,7 @@ class NameserverApp:
             WriterThread("nameserver-read"),
             hub,
             MetadataMachine(store, hub, self._config, metrics=self._metrics),
-            MetaServicer(self._cluster_id, partial(knows_node, store), MetaAnswers(self._leader)),
+            MetaServicer(self._cluster_id, partial(look_up_node, store), MetaAnswers(self._leader)),
             self._quorum(),
             Tasks("nameserver", self._on_fatal, max_tasks=5),
         )
@@ -323,8 +332,12 @@ class NameserverApp:
             config=self._config,
             clock=self._clock,
             metrics=self._metrics,
+            random_bytes=self._runtime.random_bytes,
         )
+        keeper = running.access_keeper = self._new_access_keeper(running, metadata)
+        await keeper.check()
         await raft.start()
+        running.tasks.spawn("access", keeper.run())
         running.tasks.spawn("housekeeping", self._keep_house(running, raft, replica))
         running.tasks.spawn("controller", metadata.controller.run())
         disk = running.disk_watch = DiskWatch(
@@ -334,7 +347,7 @@ class NameserverApp:
             ballast_bytes=self._config.ballast_bytes,
             metrics=self._metrics,
         )
-        await disk.look()
+        await disk.check()
         running.tasks.spawn("disk", disk.run())
         if quorum is not None:
             quorum.directory.disk_is_full = lambda: disk.is_full
@@ -352,6 +365,17 @@ class NameserverApp:
         running.servicer.serve(metadata)
         if quorum is not None:
             await quorum.start(replica, machine, metadata)
+
+    def _new_access_keeper(self, running: _Running, metadata: Metadata) -> AccessKeeper:
+        quorum = running.quorum
+        return AccessKeeper(
+            running.machine,
+            metadata.access,
+            self._admin_keys,
+            call_leader=quorum.call_leader if quorum is not None else None,
+            audit=self._runtime.audit,
+            clock=self._clock,
+        )
 
     def _open(self) -> tuple[Disk, CommitLog, MetadataStore]:
         disk = self._disk or _real_disk(self._folder / "log")
@@ -413,6 +437,16 @@ class NameserverApp:
         async with asyncio.timeout(_READY_TIMEOUT_S):
             await running.machine.leading.wait()
 
+    async def _settle_access(self, running: _Running) -> None:
+        """Make the first admin and the first cluster key before anybody is served."""
+        if running.access_keeper is None or not running.machine.leading.is_set():
+            return
+        try:
+            await running.access_keeper.step()
+        except MetaRefused as error:
+            # For instance: the disk is full. The task tries again.
+            self._logger.warning("access control is not complete", reason=error.reason)
+
     async def _register_itself(self, running: _Running, endpoint: str) -> None:
         identity = self._identity
         node = meta_pb2.Node(
@@ -421,6 +455,7 @@ class NameserverApp:
             endpoints=[endpoint],
             boot_id=identity.boot_id,
             metadata_replica_id=identity.replica_id,
+            row_format=ROW_FORMAT,
         )
         try:
             await running.servicer.metadata.register_node(node)

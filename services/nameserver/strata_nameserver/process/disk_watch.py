@@ -19,12 +19,12 @@ from strata_seglog.ballast import Ballast
 from strata_seglog.ports import Disk
 
 _INTERVAL_S = 1.0
-# Of the bytes below which changes are refused: the ballast goes when no more than this is left.
+# Share of the bytes below which changes are refused: with less free, the ballast is deleted.
 _LAST_SHARE = 4
 
 
 class TakesDiskMark(Protocol):
-    """What is needed of `strata_multiraft.driver.node.MultiRaft`."""
+    """The part of `strata_multiraft.MultiRaft` that is needed."""
 
     def set_disk_mark(self, mark: int) -> None:
         """Note how full this node's disk is, 0 to 3; to be called after every look."""
@@ -65,9 +65,9 @@ class DiskWatch:
         """Look until cancelled."""
         while True:
             await asyncio.sleep(_INTERVAL_S)
-            await self.look()
+            await self.check()
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Look at the disk, and let the raft group obey."""
         was_full = self.is_full
         try:

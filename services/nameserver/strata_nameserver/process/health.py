@@ -70,7 +70,7 @@ class NameserverHealth:
         """Look until cancelled."""
         while True:
             self._log.take(self._own())
-            self._watch.look()
+            self._watch.check()
             await asyncio.sleep(INTERVAL_S)
 
     def health(self) -> Health:

@@ -11,7 +11,9 @@ METRICS: tuple[MetricSpec, ...] = (
         "1",
         "Whether the nameserver's disk is so full that it takes no changes.",
     ),
-    MetricSpec("strata_metadata_disk_free", "gauge", "bytes", "Free room on that disk."),
+    MetricSpec(
+        "strata_metadata_disk_free", "gauge", "bytes", "Free room on the nameserver's disk."
+    ),
     MetricSpec("strata_metadata_revision", "gauge", "1", "Revision of the applied metadata."),
     MetricSpec("strata_metadata_rows", "gauge", "1", "Rows that exist, by kind.", ("kind",)),
     MetricSpec(

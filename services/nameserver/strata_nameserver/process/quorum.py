@@ -20,6 +20,7 @@ from strata_metadata.presence import NodePresence
 from strata_multiraft.driver import MultiRaft
 from strata_multiraft.peering import RAFT_SERVICE, PeerIdentity, Peering
 from strata_nameserver.base.config import NameserverConfig
+from strata_nameserver.leading.access_keeper import CallLeader
 from strata_nameserver.leading.metadata import Metadata
 from strata_nameserver.membership.cluster import NameserverCluster
 from strata_nameserver.membership.formation import Formation, decide_formation
@@ -89,6 +90,11 @@ class Quorum:
             metrics=runtime.metrics,
         )
         self._tasks = Tasks("quorum", runtime.on_fatal, max_tasks=4)
+
+    @property
+    def call_leader(self) -> CallLeader:
+        """Calls MetaService at the nameserver that leads."""
+        return self._client.call
 
     def register(self, server: Server) -> None:
         """Register the services that only nameservers call."""

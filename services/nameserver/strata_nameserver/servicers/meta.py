@@ -8,12 +8,20 @@ from typing import Literal, Protocol
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.cluster_id import ClusterId
-from strata_angelia.ports import OVERLOADED, UNAVAILABLE, AngeliaError, CallContext
+from strata_angelia.ports import FORBIDDEN, OVERLOADED, UNAVAILABLE, AngeliaError, CallContext
 from strata_metadata.errors import MetaRefused
+from strata_metadata.identity import KnownNode
 from strata_metadata.servicer import snapshot_response
 from strata_nameserver.leading.metadata import Metadata
+from strata_runtime.roles import PeerRole
 
 _NOT_FORMED = "the nameservers have not found each other yet"
+
+_KIND_OF = {
+    PeerRole.NAMESERVER: meta_pb2.NODE_KIND_NAMESERVER,
+    PeerRole.STORAGE: meta_pb2.NODE_KIND_STORAGE,
+    PeerRole.BROKER: meta_pb2.NODE_KIND_BROKER,
+}
 
 Leader = tuple[str, str]
 """Node id and endpoint; empty: not known."""
@@ -24,19 +32,19 @@ class MetaServicer:
 
     Args:
         cluster: that this nameserver belongs to.
-        knows_node: whether the rows know a node.
+        look_up_node: what the rows know of a node.
         answers: how a refusal is said.
     """
 
     def __init__(
         self,
         cluster: ClusterId,
-        knows_node: Callable[[str], bool],
+        look_up_node: Callable[[str], KnownNode],
         answers: MetaAnswers,
     ) -> None:
         self.answers = answers
         self._cluster = cluster
-        self._knows_node = knows_node
+        self._look_up_node = look_up_node
         self._served: Metadata | None = None
 
     def serve(self, metadata: Metadata) -> None:
@@ -104,15 +112,16 @@ class MetaServicer:
         """Tell which cluster this is, and whether it knows who asks."""
         if not self._cluster.value:
             raise AngeliaError(UNAVAILABLE, _NOT_FORMED)
+        node = self._look_up_node(request.node_id)
         return meta_pb2.GetIdentityResponse(
-            cluster_id=self._cluster.value,
-            knows_node=self._knows_node(request.node_id),
+            cluster_id=self._cluster.value, knows_node=node.is_known, replicas=node.replicas
         )
 
     async def register_node(
         self, request: meta_pb2.RegisterNodeRequest, context: CallContext
     ) -> meta_pb2.RegisterNodeResponse:
         """Take a node in; it is told its cluster."""
+        _check_kind(request.node.kind, context)
         self._check_cluster(request.cluster_id)
         response = meta_pb2.RegisterNodeResponse()
         try:
@@ -140,14 +149,14 @@ class MetaServicer:
     async def change_replicas(
         self, request: meta_pb2.ChangeReplicasRequest, context: CallContext
     ) -> meta_pb2.ChangeReplicasResponse:
-        """Change where the replicas of a raft group shall be."""
+        """Change where the replicas of a raft group belong."""
         raft_group = await self.metadata.change_replicas(request)
         return meta_pb2.ChangeReplicasResponse(raft_group=raft_group)
 
     async def prefer_leader(
         self, request: meta_pb2.PreferLeaderRequest, context: CallContext
     ) -> meta_pb2.PreferLeaderResponse:
-        """Name the node that shall lead a raft group."""
+        """Name the node that should lead a raft group."""
         raft_group = await self.metadata.prefer_leader(request.raft_group, request.node_id)
         return meta_pb2.PreferLeaderResponse(raft_group=raft_group)
 
@@ -186,12 +195,59 @@ class MetaServicer:
         quota = await self.metadata.set_quota(request.quota, request.update_mask)
         return meta_pb2.SetQuotaResponse(quota=quota)
 
+    async def create_user(
+        self, request: meta_pb2.CreateUserRequest, context: CallContext
+    ) -> meta_pb2.CreateUserResponse:
+        """Make a user."""
+        user = await self.metadata.access.create_user(request.user)
+        return meta_pb2.CreateUserResponse(user=user)
+
+    async def update_user(
+        self, request: meta_pb2.UpdateUserRequest, context: CallContext
+    ) -> meta_pb2.UpdateUserResponse:
+        """Change a user, or give it a new secret key."""
+        user = await self.metadata.access.update_user(request)
+        return meta_pb2.UpdateUserResponse(user=user)
+
+    async def delete_user(
+        self, request: meta_pb2.DeleteUserRequest, context: CallContext
+    ) -> meta_pb2.DeleteUserResponse:
+        """Delete a user with its policies."""
+        revision = await self.metadata.access.delete_user(request.name)
+        return meta_pb2.DeleteUserResponse(revision=revision)
+
+    async def create_policy(
+        self, request: meta_pb2.CreatePolicyRequest, context: CallContext
+    ) -> meta_pb2.CreatePolicyResponse:
+        """Make a policy."""
+        policy = await self.metadata.access.create_policy(request.policy)
+        return meta_pb2.CreatePolicyResponse(policy=policy)
+
+    async def delete_policy(
+        self, request: meta_pb2.DeletePolicyRequest, context: CallContext
+    ) -> meta_pb2.DeletePolicyResponse:
+        """Delete a policy."""
+        revision = await self.metadata.access.delete_policy(request.policy_id)
+        return meta_pb2.DeletePolicyResponse(revision=revision)
+
+    async def rotate_cluster_key(
+        self, request: meta_pb2.RotateClusterKeyRequest, context: CallContext
+    ) -> meta_pb2.RotateClusterKeyResponse:
+        """Make a new cluster key."""
+        key = await self.metadata.access.rotate_cluster_key()
+        return meta_pb2.RotateClusterKeyResponse(key_id=key.key_id, revision=key.revision)
+
     async def heartbeat(
         self, request: meta_pb2.HeartbeatRequest, context: CallContext
     ) -> meta_pb2.HeartbeatResponse:
         """Note that a node is alive."""
         self._check_cluster(request.cluster_id)
-        return meta_pb2.HeartbeatResponse(want_full=self.metadata.heartbeat(request))
+        kind = self.metadata.kind_of(request.node_id)
+        if kind is not None:
+            _check_kind(kind, context)
+        want_full = self.metadata.heartbeat(request)
+        outdated = self.metadata.is_outdated(request.node_id, request.row_format)
+        return meta_pb2.HeartbeatResponse(want_full=want_full, want_registration=outdated)
 
     async def confirm_dropped(
         self, request: meta_pb2.ConfirmDroppedRequest, context: CallContext
@@ -324,3 +380,14 @@ class MetaAnswers:
         """Say that all is well, unless the response says how it went."""
         if not response.HasField("status"):
             response.status.outcome = meta_pb2.META_OUTCOME_OK
+
+
+def _check_kind(kind: meta_pb2.NodeKind.ValueType, context: CallContext) -> None:
+    """Refuse a caller that speaks for a node of another kind than its certificate says.
+
+    Raises:
+        AngeliaError: FORBIDDEN.
+    """
+    if context.role is not None and _KIND_OF.get(context.role) != kind:
+        name = meta_pb2.NodeKind.Name(kind).removeprefix("NODE_KIND_").lower()
+        raise AngeliaError(FORBIDDEN, f"a {context.role} cannot speak for a {name} node")

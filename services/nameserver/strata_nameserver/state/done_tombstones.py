@@ -10,7 +10,7 @@ from strata_state.metadata import MetadataStore
 from strata_state.metadata_keys import MetadataRowKind, kind_range
 
 TombstoneId = tuple[meta_pb2.TombstoneKind.ValueType, int]
-"""What kind of thing was deleted, and its id."""
+"""Kind of the thing that was deleted, and its id."""
 
 
 class DoneTombstones:

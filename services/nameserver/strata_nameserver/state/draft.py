@@ -12,6 +12,7 @@ import hashlib
 
 from strata.meta.v1 import command_pb2, meta_pb2
 from strata_metadata.rows import StoredRow, change_to, key_of, value_of
+from strata_nameserver.state.access import AccessIndex
 from strata_nameserver.state.done_tombstones import DoneTombstones, TombstoneId
 from strata_nameserver.state.topology import Topology
 from strata_state.metadata import MetadataStore
@@ -44,6 +45,7 @@ class SpeculativeState:
         self.counters = applied_state(store).counters
         self.topology = Topology.load(store)
         self.done_tombstones = DoneTombstones.load(store)
+        self.access = AccessIndex.load(store)
 
     @property
     def changes_in_flight(self) -> int:
@@ -77,6 +79,7 @@ class SpeculativeState:
             self._overlay[key] = (revision, value_of(change))
             self.topology.take(change)
             self.done_tombstones.take(change)
+            self.access.take(change)
         self._in_flight[revision] = keys
         self.counters = draft.counters
 
@@ -94,6 +97,7 @@ class SpeculativeState:
         self.counters = applied_state(self._store).counters
         self.topology = Topology.load(self._store)
         self.done_tombstones = DoneTombstones.load(self._store)
+        self.access = AccessIndex.load(self._store)
 
 
 class Draft:
@@ -117,6 +121,11 @@ class Draft:
     def topology(self) -> Topology:
         """Nodes, raft groups and slots before this change."""
         return self._state.topology
+
+    @property
+    def access(self) -> AccessIndex:
+        """Users, policies and cluster keys before this change."""
+        return self._state.access
 
     def oldest_done_tombstones(self, count: int) -> list[TombstoneId]:
         """Return at most `count` tombstones that are done and not deleted by this change."""

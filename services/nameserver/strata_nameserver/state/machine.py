@@ -63,6 +63,8 @@ class MetadataMachine:
             "queue_override": config.max_queue_overrides,
             "quota": config.max_quotas,
             "tombstone": config.max_tombstones,
+            "user": config.max_users,
+            "policy": config.max_policies,
         }
         metrics.gauge(
             "strata_metadata_rows_maximum",
@@ -189,6 +191,8 @@ class MetadataMachine:
             (counters.queue_override_count, {"kind": "queue_override"}),
             (counters.quota_count, {"kind": "quota"}),
             (counters.tombstone_count, {"kind": "tombstone"}),
+            (counters.user_count, {"kind": "user"}),
+            (counters.policy_count, {"kind": "policy"}),
         ]
 
 

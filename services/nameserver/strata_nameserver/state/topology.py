@@ -15,7 +15,7 @@ from strata_state.metadata_keys import MetadataRowKind, kind_range
 
 
 class Topology:
-    """What is where.
+    """The places of slots, queues and replicas.
 
     Attributes:
         slot_owners: raft group of each slot.
@@ -80,7 +80,7 @@ class Topology:
         ]
 
     def hosted_replicas(self, node_id: str) -> list[meta_pb2.HostedReplica]:
-        """Return what a storage node shall host, by raft group, with the slots of each."""
+        """Return what a storage node should host, by raft group, with the slots of each."""
         return [
             meta_pb2.HostedReplica(
                 raft_group=row,

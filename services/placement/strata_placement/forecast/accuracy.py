@@ -32,7 +32,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """What came of a forecaster on a part of history.
+    """Errors of a forecaster on a part of history.
 
     Attributes:
         wape: sum of absolute errors / sum of loads.

@@ -111,7 +111,7 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class SampleOptions:
-    """What the training looks at.
+    """Settings of the training.
 
     Attributes:
         rows: samples drawn, each of a queue, a window and a step.

@@ -122,7 +122,7 @@ def train(
     Args:
         features: names of the columns.
         columns: values per feature, all as long as the target.
-        target: what shall be expected.
+        target: the value to predict.
         options: see there.
 
     Raises:
@@ -152,7 +152,7 @@ def _tree_of(tree: Mapping[str, Any], features: int) -> Tree:
     if not len(feature) == len(left) == len(right) == len(threshold) == len(value) > 0:
         raise ValueError("columns of a tree differ in length")
     for at, number in enumerate(feature):
-        # Children stand behind their parent, so no way goes round for ever.
+        # Children stand behind their parent, so no path is endless.
         inner = 0 <= number < features and at < min(left[at], right[at])
         if number != LEAF and not (inner and max(left[at], right[at]) < len(feature)):
             raise ValueError(f"node {at} of a tree leads nowhere")

@@ -26,7 +26,7 @@ _STYLE = (
 _SETTINGS = {
     "spark.ui.showConsoleProgress": "true",
     # A query that was killed while it wrote its first offsets leaves a temporary file: Spark 4.1
-    # would refuse to go on from that checkpoint for ever.
+    # would refuse to continue from that checkpoint forever.
     "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
 }
 

@@ -35,7 +35,7 @@ from strata_tier.upkeep import (
 )
 
 _MIB = 1024 * 1024
-# Of one call; a leader takes twice as many.
+# Limit of one call; a leader takes twice as many.
 _RANGES_PER_CALL = 10_000
 
 
@@ -65,7 +65,7 @@ class OutputWork(NamedTuple):
 
 
 class CompactedOutput(NamedTuple):
-    """What came of an output; `refused` is "" if its leader took it."""
+    """Result of an output; `refused` is "" if its leader took it."""
 
     raft_group: int
     key: str

@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 from strata_placement.jobs.series_rows import Bounds
 from strata_placement.series import PlacementError
 
-# What names a window: a batch that was published twice counts once, and a queue that moved has two
+# Key of a window: a batch that was published twice counts once, and a queue that moved has two
 # leaders in one window.
 _WINDOW = ["node_id", "start_ms", "namespace", "topic", "queue"]
 

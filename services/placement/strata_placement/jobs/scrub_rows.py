@@ -24,7 +24,7 @@ class ObjectWork(NamedTuple):
 
 
 class Scrubbed(NamedTuple):
-    """What came of an object; `finding` is "" when it is whole."""
+    """Result of an object; `finding` is "" when it is whole."""
 
     key: str
     messages: int

@@ -54,7 +54,7 @@ class GroupWork(NamedTuple):
 
 
 class Swept(NamedTuple):
-    """What came of a raft group; counts are of objects, `refused` is "" if all was done."""
+    """Result of a raft group; counts are of objects, `refused` is "" if all was done."""
 
     raft_group: int
     listed: int = 0

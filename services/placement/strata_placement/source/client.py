@@ -15,6 +15,7 @@ import grpc
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2, service_pb2_grpc
 from strata.admin.v1 import admin_pb2, admin_pb2_grpc
+from strata_placement.source.keys import SourceKeys, signing
 from strata_placement.source.options import SourceOptions
 from strata_placement.source.plan import QueueSpan
 from strata_placement.source.runs import DataLossError, SourceError, StoredRun
@@ -50,7 +51,8 @@ class BrokerClient:
         self._options = options
         self._metadata = (("x-mq-client-id", client_id),)
         endpoint = options.endpoints[number % len(options.endpoints)]
-        self._channel = open_channel(endpoint, options.ca_file)
+        keys = SourceKeys.find(options.access_key, options.secret_key, options.secret_key_file)
+        self._channel = open_channel(endpoint, options.ca_file, keys)
         self._admin = admin_pb2_grpc.AdminServiceStub(self._channel)
         self._messaging = service_pb2_grpc.MessagingServiceStub(self._channel)
 
@@ -149,22 +151,24 @@ class BrokerClient:
         return answer_of(call, self._options.timeout_ms / 1_000, _CALL_S, busy)
 
 
-def open_channel(endpoint: str, ca_file: str = "") -> grpc.Channel:
+def open_channel(endpoint: str, ca_file: str = "", keys: SourceKeys | None = None) -> grpc.Channel:
     """Return a connection to a broker; the caller closes it.
 
     Args:
         endpoint: its host:port.
         ca_file: certificates (PEM) by which it is known; "": no TLS.
+        keys: sign each call; None: those of the environment.
     """
+    keys = keys or SourceKeys.find()
     settings = [
         ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2_000),
     ]
     if not ca_file:
-        return grpc.insecure_channel(endpoint, options=settings)
+        return signing(grpc.insecure_channel(endpoint, options=settings), keys)
     credentials = grpc.ssl_channel_credentials(Path(ca_file).read_bytes())
-    return grpc.secure_channel(endpoint, credentials, options=settings)
+    return signing(grpc.secure_channel(endpoint, credentials, options=settings), keys)
 
 
 def answer_of(

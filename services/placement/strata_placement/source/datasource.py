@@ -63,7 +63,7 @@ class StrataDataSource(DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is given."""
+        """Return the name that `format` is given."""
         return "strata"
 
     def schema(self) -> str:
@@ -89,7 +89,7 @@ class StrataDataSource(DataSource):  # type: ignore[misc]
 
 @dataclass
 class SpanPartition(InputPartition):  # type: ignore[misc]
-    """What one task reads.
+    """The range that one task reads.
 
     Attributes:
         number: tasks take turns with the brokers.

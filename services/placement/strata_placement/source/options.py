@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 EARLIEST: Literal["earliest"] = "earliest"
@@ -16,7 +16,7 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What is read or written, and how.
+    """Options of a read or a write.
 
     Attributes:
         endpoints: host:port of brokers; each task takes one of them.
@@ -35,6 +35,8 @@ class SourceOptions:
         batch_messages: messages of one send.
         batch_bytes: their bodies together, except that one always goes.
         ca_file: certificates (PEM) by which brokers are known; "": no TLS.
+        access_key, secret_key, secret_key_file: keys of the user who calls brokers; "": those of
+            the environment of each task, if there are any.
         tier: URL of the object store to read from, without brokers; "": brokers are asked.
         tier_home: id of the cluster, where the store holds several.
     """
@@ -54,6 +56,9 @@ class SourceOptions:
     batch_messages: int = 128
     batch_bytes: int = 1 << 20
     ca_file: str = ""
+    access_key: str = ""
+    secret_key: str = field(default="", repr=False)
+    secret_key_file: str = ""
     tier: str = ""
     tier_home: str = ""
 
@@ -82,9 +87,9 @@ class SourceOptions:
             if name not in _PARSERS:
                 known = ", ".join(["endpoint", "topic", *_PARSERS])
                 raise OptionError(f"unknown option {name!r}; there are {known}")
-            field, parse = _PARSERS[name]
+            attribute, parse = _PARSERS[name]
             try:
-                values[field] = parse(text)
+                values[attribute] = parse(text)
             except ValueError as error:
                 raise OptionError(f"option {name}: {error}") from error
         return cls(endpoints, topic, **values)  # type: ignore[arg-type]
@@ -120,7 +125,7 @@ def _starting(text: str) -> str:
     return text
 
 
-# What Spark itself is told by the same call.
+# Options that are for Spark itself in the same call.
 _OF_SPARK = frozenset(("checkpointlocation", "queryname", "outputmode"))
 
 _PARSERS: dict[str, tuple[str, Callable[[str], object]]] = {
@@ -137,6 +142,9 @@ _PARSERS: dict[str, tuple[str, Callable[[str], object]]] = {
     "batchmessages": ("batch_messages", _positive),
     "batchbytes": ("batch_bytes", _positive),
     "cafile": ("ca_file", str),
+    "accesskey": ("access_key", str),
+    "secretkey": ("secret_key", str),
+    "secretkeyfile": ("secret_key_file", str),
     "tier": ("tier", str),
     "tierhome": ("tier_home", str),
 }

@@ -76,8 +76,8 @@ def advance(start: StreamOffset, ends: Mapping[str, int], max_messages: int) -> 
 def between(spans: Sequence[QueueSpan], start: StreamOffset, end: StreamOffset) -> list[QueueSpan]:
     """Return the offsets from `start` to `end`, cut at the borders of epochs.
 
-    What no span covers any more (it was trimmed) stays part of the result, so that the reader
-    notices the loss.
+    Offsets that no span covers any more (they were trimmed) stay part of the result, so that the
+    reader notices the loss.
     """
     result = []
     for key in sorted(end, key=int):

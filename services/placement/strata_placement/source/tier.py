@@ -29,7 +29,7 @@ from strata_tier.ranges import Manifest
 from strata_tier.reads import BlockSource, PlacedBlock, TierReadOptions
 from strata_tier.store import ObjectStore, OpenWith, open_store
 
-# Of one request; a task has one in hand and one on its way.
+# Limit of one request; a task has one in hand and one on its way.
 _REQUEST_BYTES = 8 * 1024 * 1024
 _READ_OPTIONS = TierReadOptions(
     request_bytes=_REQUEST_BYTES, cache_bytes=2 * _REQUEST_BYTES, flights_max=64
@@ -47,7 +47,7 @@ class TierPiece(NamedTuple):
 
 
 class TierTopic:
-    """What a bucket says of one topic; a context manager, as `BrokerClient` is.
+    """One topic, as a bucket has it; a context manager, as `BrokerClient` is.
 
     Args:
         options: which topic, which queues; whether holes are passed over.

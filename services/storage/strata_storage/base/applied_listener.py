@@ -10,7 +10,7 @@ from strata_mq.layout import PartKind, PendingKey
 
 
 class AppliedListener(Protocol):
-    """What a leader wants to know of apply. Called after the rows are in the store."""
+    """Receives news of applied entries for a leader, after the rows are in the store."""
 
     def on_applied(self, index: int) -> None:
         """Everything up to `index` is applied."""

@@ -34,8 +34,8 @@ class PendingOptions:
         transaction_check_interval_ms: time between two checks of a half message.
         max_transaction_checks: checks before a half message is given up.
         checks_in_flight_max: checks that are being read and handed to brokers.
-        uncheckable_max: halves of which no producer is there that are looked at per check
-            interval; more wait for later ones.
+        uncheckable_max: half messages without a connected producer that are handled in one
+            check interval; the others wait for a later interval.
     """
 
     window: int = 4_096
@@ -125,7 +125,7 @@ class EngineOptions:
 
 @dataclass(frozen=True, slots=True)
 class RetentionOptions:
-    """What leaves the disk, and when it is looked at (rule 10).
+    """When and how messages leave the disk (rule 10).
 
     Attributes:
         interval_s: time between two looks.
@@ -185,6 +185,10 @@ class StorageOptions:
 _MIB = 1024 * 1024
 
 
+# Defaults are written once, where they are used.
+_OPTIONS, _LOG = StorageOptions(), LogOptions()
+
+
 class StorageConfig(Section):
     """The section `[storage]`: what an operator may want to change."""
 
@@ -205,140 +209,181 @@ class StorageConfig(Section):
     }
 
     log_segment_bytes: int = Field(
-        default=256 * _MIB, ge=8 * _MIB, le=2_048 * _MIB, description="Size of a log segment."
+        default=_LOG.segment_bytes,
+        ge=8 * _MIB,
+        le=2_048 * _MIB,
+        description="Size of a log segment.",
     )
     recent_bytes: int = Field(
-        default=64 * _MIB, ge=0, description="Newest messages kept in memory for readers."
+        default=_LOG.recent_bytes, ge=0, description="Newest messages kept in memory for readers."
     )
     max_log_bytes: int = Field(
-        default=0, ge=0, description="Log size above which the oldest messages go early; 0: none."
+        default=_OPTIONS.retention.max_log_bytes,
+        ge=0,
+        description="Log size above which the oldest messages are deleted "
+        "before their retention ends; 0: no limit.",
     )
     default_retention_ms: int = Field(
-        default=72 * 3_600_000, ge=1_000, description="Retention of topics that name none."
+        default=_OPTIONS.retention.default_ms,
+        ge=1_000,
+        description="Retention of topics without one of their own.",
     )
     retention_interval_ms: int = Field(
-        default=60_000, ge=1, description="Time between two looks for what may leave the disk."
+        default=round(_OPTIONS.retention.interval_s * 1_000),
+        ge=1,
+        description="Time between two searches for messages that may leave the disk.",
     )
     relocate_bytes_per_turn: int = Field(
-        default=64 * _MIB,
+        default=_OPTIONS.retention.relocate_bytes_per_turn,
         ge=0,
-        description="Live messages copied per minute to free the oldest log segments; 0: none.",
+        description="Most live messages copied per minute to free the oldest log segments; "
+        "0: none.",
     )
     relocate_live_ratio: float = Field(
-        default=0.5,
+        default=_OPTIONS.retention.relocate_live_ratio,
         ge=0,
         le=1,
-        description="Share of a log segment that may be live for its copying to pay.",
+        description="Largest live share of a log segment at which its live messages are "
+        "copied to free it.",
     )
     removed_replica_retention_ms: int = Field(
-        default=7 * 86_400_000,
+        default=_OPTIONS.aside.retention_ms,
         ge=0,
-        description="How long a replica that was removed from this node stands aside, to be taken "
-        "back with `strata storage restore-replica`; it goes early when the disk is full.",
+        description="Time for which a replica that was removed from this node is kept for "
+        "`strata storage restore-replica`; it is deleted earlier when the disk "
+        "is full.",
     )
     max_removed_replica_bytes: int = Field(
-        default=64 * 1024 * _MIB,
+        default=_OPTIONS.aside.max_bytes,
         ge=0,
-        description="Log segments kept for such replicas only; the oldest go early, never the "
-        "newest.",
+        description="Most bytes of log segments kept only for such replicas; above it the "
+        "oldest replicas are deleted early, never the newest.",
     )
     dedupe_window_ms: int = Field(
-        default=600_000,
+        default=_OPTIONS.engine.dedupe.window_ms,
         ge=1_000,
-        description="How long a repeat of a message id is surely found; mostly up to two days.",
+        description="Time for which a repeated message id is found for certain; most are "
+        "found for two days.",
     )
     max_dedupe_ids: int = Field(
-        default=1_000_000,
+        default=_OPTIONS.engine.dedupe.max_ids,
         ge=1_000,
-        description="Message ids in memory per raft group; older ones are looked up in rows.",
+        description="Most message ids in memory per raft group; older ids are looked up in rows.",
     )
     max_flush_age_ms: int = Field(
-        default=60_000, ge=1, description="Age of the oldest row at which rows are flushed."
+        default=round(_OPTIONS.flush.max_age_s * 1_000),
+        ge=1,
+        description="Age of the oldest unflushed row at which rows are flushed.",
     )
     max_unflushed_log_bytes: int = Field(
-        default=512 * _MIB, ge=_MIB, description="Unflushed log at which rows are flushed."
+        default=_OPTIONS.flush.max_unflushed_log_bytes,
+        ge=_MIB,
+        description="Bytes of log since the last flush at which rows are flushed.",
     )
     max_waiters: int = Field(
-        default=10_000, ge=1, description="Pops that may wait for messages, per raft group."
+        default=_OPTIONS.engine.max_waiters,
+        ge=1,
+        description="Most pops that wait for messages, per raft group.",
     )
     max_waiter_bytes: int = Field(
-        default=32 * _MIB,
+        default=_OPTIONS.engine.max_waiter_bytes,
         ge=1,
-        description="Requests of the pops that wait, per raft group, and of the pulls likewise.",
+        description="Most bytes of requests of the pops that wait, per raft group; the same "
+        "for pulls.",
     )
     max_interests: int = Field(
-        default=100_000,
+        default=_OPTIONS.watch.interests_max,
         ge=1,
-        description="Topics and consumer groups of which brokers want to be told when there are "
-        "messages, per raft group, all together; of further ones brokers ask once a second.",
+        description="Most pairs of topic and consumer group, per raft group, whose new "
+        "messages are reported to brokers. Brokers ask for further pairs once a "
+        "second.",
     )
     filter_steps_per_turn: int = Field(
-        default=10_000,
+        default=_OPTIONS.filter_steps_per_turn,
         ge=100,
-        description="What SQL92 filters may cost before everything else gets its turn; a step is a "
-        "node of an expression or 64 characters of a text, about 0.1 us.",
+        description="Most steps of SQL92 filters before other work gets its turn; a step is a node "
+        "of an expression or 64 characters of a text, about 0.1 us.",
     )
     filter_steps_per_receive: int = Field(
-        default=20_000_000,
+        default=_OPTIONS.engine.pop_filter_steps,
         ge=1_000,
-        description="The same for one receive or pull of one client: it ends with what it found, "
-        "and the next one goes on from there.",
+        description="The same for one receive or pull: it ends with the messages that it "
+        "found, and the next one continues.",
     )
     scrub_bytes_per_s: int = Field(
-        default=8 * _MIB, ge=0, description="Speed of the background check of the log; 0: off."
+        default=_OPTIONS.scrub_bytes_per_s,
+        ge=0,
+        description="Speed of the background check of the log; 0: off.",
     )
     refuse_appends_free_bytes: int = Field(
-        default=512 * _MIB, ge=0, description="Free disk below which appends are refused."
+        default=_OPTIONS.disk.refuse_appends_free_bytes,
+        ge=0,
+        description="Free disk below which appends are refused.",
     )
     ballast_bytes: int = Field(
-        default=512 * _MIB, ge=0, description="File given back when the disk is full; 0: none."
+        default=512 * _MIB,
+        ge=0,
+        description="Size of a file that is deleted when the disk "
+        "is full, so that acks have room; 0: none.",
     )
     reader_threads: int = Field(
-        default=4, ge=1, le=64, description="Threads that read messages from disk."
+        default=_OPTIONS.reader_threads,
+        ge=1,
+        le=64,
+        description="Threads that read messages from disk.",
     )
 
     window_ms: int = Field(
         default=10_000,
         ge=100,
         le=600_000,
-        description="Length of a metric window; the broker's [observability] says it, too.",
+        description="Length of a metric window; `observability.window_ms` of the brokers "
+        "must be the same.",
     )
     pending_window: int = Field(
-        default=4_096,
+        default=_OPTIONS.engine.pending.window,
         ge=64,
-        description="Delayed and half messages due next that are kept in memory, per raft group.",
+        description="Most delayed and half messages that are kept in memory, those due "
+        "first, per raft group.",
     )
     timer_interval_ms: int = Field(
-        default=20,
+        default=_OPTIONS.engine.pending.turn_interval_ms,
         ge=1,
         le=500,
-        description="How long due messages are collected, so that one log entry delivers several.",
+        description="Time for which due messages are collected, so that one log entry "
+        "delivers several.",
     )
     transaction_check_interval_ms: int = Field(
-        default=30_000,
+        default=_OPTIONS.engine.pending.transaction_check_interval_ms,
         ge=100,
-        description="Time between two checks of a transaction that nobody ended.",
+        description="Time between two checks of an open transaction.",
     )
     max_transaction_checks: int = Field(
-        default=15,
+        default=_OPTIONS.engine.pending.max_transaction_checks,
         ge=1,
         le=1_000,
-        description="Checks before a transaction is given up to the dead-letter topic.",
+        description="Most checks of a transaction; then its message goes to the dead-letter topic.",
     )
 
     max_kv_value_bytes: int = Field(
-        default=_MIB, ge=1, le=4 * _MIB, description="Value of an item (plugin kv)."
+        default=_MIB,
+        ge=1,
+        le=4 * _MIB,
+        description="Largest value of an item (plugin kv).",
     )
     max_kv_history_changes: int = Field(
         default=20_000,
         ge=2,
-        description="Changes of a table kept for who watches, at most; at least half as many.",
+        description="Most changes of a table that are kept for watchers; the newest half always "
+        "stays.",
     )
     max_kv_history_bytes: int = Field(
-        default=64 * _MIB, ge=2, description="Keys and values of these changes, likewise."
+        default=64 * _MIB, ge=2, description="The same in bytes of keys and values."
     )
     max_kv_memory_table_bytes: int = Field(
-        default=64 * _MIB, ge=1, description="Keys and values of a table that is in memory."
+        default=64 * _MIB,
+        ge=1,
+        description="Most bytes of keys and values of a table in memory.",
     )
 
     def options(self) -> StorageOptions:

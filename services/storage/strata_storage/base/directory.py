@@ -40,6 +40,11 @@ class Directory:
             return None
         return node.endpoints[self._endpoint_index]
 
+    def machine_of(self, node_id: str) -> str:
+        """Return the machine of a node; a node without one is a machine of its own."""
+        node = self._view.node(node_id)
+        return f"machine {node.machine}" if node is not None and node.machine else node_id
+
     def is_draining(self, node_id: str) -> bool:
         """Whether a node is being taken out of service."""
         node = self._view.node(node_id)

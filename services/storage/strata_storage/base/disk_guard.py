@@ -46,7 +46,7 @@ class DiskGuard:
         self.mark = DiskMark.NORMAL
         self.space = DiskSpace(0, 0)
 
-    def look(self, space: DiskSpace) -> DiskMark:
+    def observe(self, space: DiskSpace) -> DiskMark:
         """Take in how much room there is; return the mark now reached."""
         self.space = space
         if space.free_bytes < self._options.stop_free_bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from strata.storage.v1 import storage_pb2 as pb
+from strata_metadata.enum_names import name_of
 
 
 class ApplyError(Exception):
@@ -21,7 +22,7 @@ class Refused(Exception):
     def __init__(
         self, outcome: pb.Outcome.ValueType, reason: str, leader_replica_id: int = 0
     ) -> None:
-        super().__init__(f"{pb.Outcome.Name(outcome)}: {reason}")
+        super().__init__(f"{name_of(pb.Outcome, outcome)}: {reason}")
         self.outcome = outcome
         self.reason = reason
         self.leader_replica_id = leader_replica_id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -14,8 +14,6 @@ class HostedGroup:
         raft_group: the raft group's id.
         replica_id: of the replica here.
         nodes: replica id -> node id of all replicas of the raft group.
-        slots: (first, count) runs that the raft group owns from the start; empty: the metadata
-            view knows them when the first leader asks.
         initial_voters: voters that the raft group began with; empty: this replica was added
             later and learns who votes from the log or a snapshot; None: all of `nodes`.
     """
@@ -23,7 +21,6 @@ class HostedGroup:
     raft_group: int
     replica_id: int
     nodes: Mapping[int, str] = field(default_factory=dict)
-    slots: Sequence[tuple[int, int]] = ()
     initial_voters: frozenset[int] | None = None
 
     def voters(self) -> frozenset[int]:

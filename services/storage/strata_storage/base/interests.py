@@ -86,7 +86,7 @@ class InterestStream:
         if self._ended or (before is None and not self._interests.try_take()):
             return False
         if before is not None and before is not where:
-            # Of an earlier term, which told and forgot its own.
+            # It is of an earlier term, which told and forgot its own.
             before.forget(place, self)
         self._armed[place] = where
         return True

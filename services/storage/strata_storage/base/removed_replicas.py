@@ -34,7 +34,7 @@ _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
 
 
 class RemovedReplicaError(Exception):
-    """What was put aside cannot be used; the text says which and why."""
+    """A removed replica cannot be used; the text says which one and why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from strata_runtime.logs import get_logger
 
 
 class Replaying(Protocol):
-    """What is asked of a node that starts."""
+    """The part of a starting node that is needed."""
 
     def replicas(self) -> Mapping[int, Replica]:
         """Return the replicas by raft group."""

@@ -20,7 +20,7 @@ from strata_storage.upkeep.instruments import Instruments
 
 
 class Measured(Protocol):
-    """What is asked of the storage node."""
+    """The part of the storage node that is needed."""
 
     instruments: Instruments
 
@@ -38,7 +38,7 @@ class Measured(Protocol):
 
 
 class _Led(NamedTuple):
-    """What of a led raft group is told."""
+    """The facts of a led raft group that a heartbeat tells."""
 
     term: int
     configuration_index: int

@@ -13,13 +13,14 @@ power loss could leave the replica and an earlier copy, by which it would be rem
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from strata.meta.v1 import meta_pb2 as meta
 from strata_angelia.cluster_id import ClusterId
 from strata_metadata import ClusterView
 from strata_multiraft import LogFull, Overloaded
+from strata_runtime.errors import StrataError
 from strata_runtime.logs import get_logger
 from strata_seglog.errors import LogError
 from strata_state.ports import StateError
@@ -29,8 +30,12 @@ from strata_storage.upkeep.checkpoint import CheckpointError
 _RETRY_S = 1.0
 
 
+class ReplicaRefused(StrataError):
+    """A replica that the metadata wants here cannot be hosted."""
+
+
 class Host(Protocol):
-    """Who hosts replicas: the storage node."""
+    """Hosts replicas: the storage node."""
 
     def hosted(self) -> Mapping[int, HostedGroup]:
         """Return the hosted replicas by raft group."""
@@ -52,7 +57,7 @@ class Host(Protocol):
 
 
 def wanted_replicas(rows: Iterable[meta.RaftGroup], node_id: str) -> dict[int, HostedGroup]:
-    """Return the replicas that a node shall host, by raft group.
+    """Return the replicas that a node should host, by raft group.
 
     A replica that is wanted no more is among the leaving ones until it is in no configuration for
     good: until then its vote may be needed.
@@ -85,6 +90,7 @@ class Hosting:
         node_id: of this node.
         keep_rows: makes the rows that `view` shows durable; None: they are kept elsewhere.
         cluster: that the process belongs to; None: the rows are taken for its own.
+        ends_the_start: a refused replica ends the start of its process, which tells it.
     """
 
     def __init__(
@@ -95,18 +101,23 @@ class Hosting:
         *,
         keep_rows: Callable[[], Awaitable[None]] | None = None,
         cluster: ClusterId | None = None,
+        ends_the_start: bool = False,
     ) -> None:
         self._host = host
         self._view = view
         self._node_id = node_id
         self._keep_rows = keep_rows
         self._cluster = cluster
-        # Raft group -> replica id that could not be hosted.
+        self._ends_the_start = ends_the_start
+        # Raft group -> replica id that could not be hosted; replica id -> why.
         self._refused: dict[int, int] = {}
+        self._reasons: dict[int, str] = {}
         # Replica id -> raft group: of earlier boots, and refused ones.
         self._leftovers = host.leftovers()
         # Replica id -> revision of the newest row that wanted it here, or was overruled.
         self._wanted_at = dict(host.taken_back())
+        # Set, and replaced, whenever the hosted replicas were compared with the rows.
+        self._compared = asyncio.Event()
         self._logger = get_logger("hosting")
 
     def refused(self) -> list[int]:
@@ -123,7 +134,23 @@ class Hosting:
                 self._logger.warning("hosting waits", reason=str(error))
                 await asyncio.sleep(_RETRY_S)
             else:
+                self._compared.set()
+                self._compared = asyncio.Event()
                 await self._view.changed_since(version)
+
+    async def until_hosted(self, replica_ids: Collection[int]) -> None:
+        """Wait until these replicas are hosted; `run` hosts them, as soon as the rows have them.
+
+        Raises:
+            ReplicaRefused: one cannot be hosted.
+        """
+        while not {*replica_ids} <= {each.replica_id for each in self._host.hosted().values()}:
+            refused = sorted({*replica_ids} & {*self._refused.values()})
+            if refused:
+                raise ReplicaRefused(
+                    f"replica {refused[0]} cannot be hosted: {self._reasons[refused[0]]}"
+                )
+            await self._compared.wait()
 
     async def settle(self) -> None:
         """Remove what is wanted no more, host what is missing.
@@ -146,6 +173,7 @@ class Hosting:
                 self._wanted_at.pop(replica_id, None)
                 if self._refused.get(raft_group) == replica_id:
                     del self._refused[raft_group]
+                    self._reasons.pop(replica_id, None)
         for raft_group, group in wanted.items():
             if raft_group not in self._host.hosted():
                 await self._try_host(group)
@@ -195,11 +223,13 @@ class Hosting:
         except (ValueError, Overloaded, LogError, StateError, CheckpointError) as error:
             # Only another replica id helps; the nameserver's repair gives one (rule 8).
             self._refused[raft_group] = replica_id
+            self._reasons[replica_id] = str(error)
             self._leftovers[replica_id] = raft_group
-            self._logger.warning(
-                "replica cannot be hosted", raft_group=raft_group, reason=str(error)
-            )
+            if not self._ends_the_start:
+                self._logger.warning(
+                    "replica cannot be hosted", raft_group=raft_group, reason=str(error)
+                )
         else:
-            self._refused.pop(raft_group, None)
+            self._reasons.pop(self._refused.pop(raft_group, replica_id), None)
             self._leftovers.pop(replica_id, None)
             self._logger.info("replica hosted", raft_group=raft_group)

@@ -32,7 +32,7 @@ _ASK_TIMEOUT_S = 1.0
 
 
 class HostingState(Protocol):
-    """What is asked of the storage node."""
+    """The part of the storage node that is needed."""
 
     def replicas(self) -> Mapping[int, Replica]:
         """Return the hosted replicas by raft group."""

@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """What the metadata wants of a raft group, by replica id.
+    """Members that the metadata wants in a raft group, by replica id.
 
     Attributes:
-        voters: replicas that shall vote.
-        learners: replicas that shall only receive entries.
-        preferred_leader: who shall lead; 0: any.
-        unfit: replicas that shall not lead: their nodes are taken out of service, their clocks are
+        voters: replicas that should vote.
+        learners: replicas that should only receive entries.
+        preferred_leader: the replica that should lead; 0: any.
+        unfit: replicas that should not lead: their nodes are taken out of service, their clocks are
             off, or their disks full.
     """
 
@@ -38,7 +38,7 @@ class Desired:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the leader knows of its raft group.
+    """The leader's knowledge of its raft group.
 
     Attributes:
         leader: this replica.
@@ -90,7 +90,7 @@ def next_step(desired: Desired, standing: Standing) -> Step:
     """Return what the leader does next.
 
     Args:
-        desired: what shall be; without voters nothing is changed (the row is not known yet).
+        desired: the wanted members; without voters nothing changes (the row is not known yet).
         standing: what is.
     """
     if standing.changing:
@@ -121,9 +121,9 @@ def _hand_over(desired: Desired, standing: Standing) -> HandOver | None:
 
 
 def _replace(desired: Desired, standing: Standing) -> Step:
-    """Promote what is caught up in the place of what is unwanted."""
+    """Promote learners that have caught up, each in the place of an unwanted voter."""
     wanted = desired.voters & (standing.voters | standing.caught_up)
-    voters = wanted | _stand_ins(desired, standing, len(desired.voters) - len(wanted))
+    voters = wanted | _substitutes(desired, standing, len(desired.voters) - len(wanted))
     voters |= {standing.leader}
     learners = (desired.learners | desired.voters) - voters
     if voters == standing.voters and learners == standing.learners:
@@ -134,7 +134,7 @@ def _replace(desired: Desired, standing: Standing) -> Step:
     return ChangeTo(voters, learners)
 
 
-def _stand_ins(desired: Desired, standing: Standing, count: int) -> frozenset[int]:
+def _substitutes(desired: Desired, standing: Standing, count: int) -> frozenset[int]:
     """Choose unwanted voters that stay while wanted ones are missing: the healthy ones first."""
     unwanted = standing.voters - desired.voters
     return frozenset(_healthy_first(unwanted, standing)[: max(count, 0)])

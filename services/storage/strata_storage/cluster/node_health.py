@@ -28,7 +28,7 @@ HeardNodes = Callable[[], tuple[Sequence[str], Sequence[str]]]
 
 
 class Looked(Protocol):
-    """What is asked of the storage node.
+    """The part of the storage node that is needed.
 
     Attributes:
         disk_guard: how full the disk is.
@@ -75,10 +75,10 @@ class NodeHealth:
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            self.look()
+            self.check()
             await asyncio.sleep(INTERVAL_S)
 
-    def look(self) -> meta.StorageHealth:
+    def check(self) -> meta.StorageHealth:
         """Look once, tell if it is news, and return what is said now."""
         said = self._look()
         if said != self.said:

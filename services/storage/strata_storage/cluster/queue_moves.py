@@ -49,7 +49,7 @@ class QueueMoveOptions:
 
 
 class LedEngines(Protocol):
-    """What is asked of the storage node."""
+    """The part of the storage node that is needed."""
 
     def engines(self) -> Sequence[GroupEngine]:
         """Return all engines."""
@@ -65,7 +65,7 @@ class _Due(NamedTuple):
     engine: GroupEngine
     topic_id: int
     queue: int
-    # Where it shall go; 0: it is sealed already, or drained.
+    # Raft group that it should move to; 0: it is sealed already, or drained.
     destination: int
 
 
@@ -74,7 +74,7 @@ class QueueMoves:
 
     Args:
         node: whose leaders move queues.
-        view: of the metadata: which queues shall move, which moves are recorded.
+        view: of the metadata: which queues should move, which moves are recorded.
         directory: where raft groups are.
         channels: to other storage nodes; owned by the caller.
         client: to the nameservers.
@@ -112,10 +112,10 @@ class QueueMoves:
     async def run(self) -> None:
         """Look for moves until cancelled."""
         while True:
-            self.look()
+            self.reconcile()
             await asyncio.sleep(self._options.interval_ms / 1_000)
 
-    def look(self) -> None:
+    def reconcile(self) -> None:
         """Start the next step of every queue that has one."""
         for due in self._due():
             if len(self._running) >= self._options.max_moves_in_flight:

@@ -56,8 +56,8 @@ class ReconcilerOptions:
         max_steps_in_flight: membership changes and hand-overs at once on this node.
         min_office_ms: who leads and may go on leading hands over to the preferred leader only after
             so long: each hand-over is a pause for its clients.
-        wish_wait_ms: who must not go on leading waits so long for the nameserver to say who shall,
-            rather than hand over to anybody first and to that one next.
+        wish_wait_ms: how long a leader that must stop leading waits for the nameserver to name its
+            successor, so that the leadership moves once and not twice.
     """
 
     interval_ms: int = 100
@@ -161,7 +161,7 @@ class Reconciler:
     async def run(self) -> None:
         """Look and act until cancelled."""
         while True:
-            self.look()
+            self.reconcile()
             await asyncio.sleep(self._options.interval_ms / 1_000)
 
     def settled_revision(self, raft_group: int, term: int) -> int:
@@ -173,7 +173,7 @@ class Reconciler:
         settled_term, revision = self._settled.get(raft_group, (0, 0))
         return revision if settled_term == term else 0
 
-    def look(self) -> None:
+    def reconcile(self) -> None:
         """Start the next step of every raft group that needs one and may begin one."""
         if self._version != self._view.version:
             self._version = self._view.version

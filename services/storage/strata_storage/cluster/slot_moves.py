@@ -104,12 +104,12 @@ class SlotMoves:
         """Look after slots until cancelled."""
         while True:
             version = self._view.version
-            self.look()
+            self.reconcile()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._options.interval_ms / 1_000):
                     await self._view.changed_since(version)
 
-    def look(self) -> None:
+    def reconcile(self) -> None:
         """Start what is to be done for every raft group that is led here."""
         for engine in self._node.engines():
             leader, raft_group = engine.leader, engine.raft_group
@@ -143,7 +143,7 @@ class SlotMoves:
             self._moves_total.add(1, {"result": result})
 
     async def _give_up(self, engine: GroupEngine) -> None:
-        """Revoke slots that shall go, report what is revoked."""
+        """Revoke slots that should go, report what is revoked."""
         move = self._view.slot_move(engine.raft_group)
         if move is None or not move.slots:
             return
@@ -171,7 +171,7 @@ class SlotMoves:
         ownership = machine.ownership
         ownership.closing = frozenset(move.slots)
         try:
-            # What was let in before must be in the rows before they are looked at.
+            # Appends that were let in before must be in the rows before the rows are read.
             leader.sets.flush_kept()
             await leader.proposer.settled()
             await engine.barrier()

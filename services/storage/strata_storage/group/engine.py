@@ -47,9 +47,9 @@ from strata_tier.ranges import RowTierMetadata
 _EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineParts:
-    """What an engine is made of; the same objects for all engines of a node but the readers."""
+    """Parts of an engine; all engines of a node share them but the readers."""
 
     store: StateStore
     flusher: Flusher
@@ -58,7 +58,7 @@ class EngineParts:
     reader: MessageReader
     payloads: PayloadReader
     pending: PendingPorts
-    # Of all filters of the node.
+    # Turns of all filters of the node.
     turns: Turns
     # Told (raft group, leads now) after every change.
     on_role: Callable[[int, bool], None]

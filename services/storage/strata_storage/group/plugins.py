@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class GroupPlugin(MachinePlugin, Protocol):
-    """What a plugin does in one raft group."""
+    """A plugin's side of one raft group."""
 
     def lead(self, leader: GroupLeader) -> None:
         """This replica leads; everything in its log is applied."""
@@ -37,7 +37,7 @@ class GroupPlugin(MachinePlugin, Protocol):
 
 
 class PluginNode(Protocol):
-    """What a plugin sees of its node."""
+    """The part of its node that a plugin sees."""
 
     def engine(self, raft_group: int) -> GroupEngine:
         """Return a hosted raft group's engine.

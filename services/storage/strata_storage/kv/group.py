@@ -62,11 +62,11 @@ class KvGroup:
             self._machine.queues.put(batch, table_id, QUEUE, _NO_MESSAGES)
 
     def written(self) -> None:
-        """What was staged is in the store."""
+        """The staged rows are in the store."""
         self.tables.written()
 
     def forget(self) -> None:
-        """What was staged is not in the store."""
+        """The staged rows are not in the store."""
         self.tables.forget()
 
     def reload(self) -> None:

@@ -207,5 +207,5 @@ def _reply(response: kv.WriteResponse) -> bytes:
 def _fail(answer: asyncio.Future[kv.WriteResponse], refusal: Refused) -> None:
     if not answer.done():
         answer.set_exception(refusal)
-        # Who waited may be gone: the failure is no news then.
+        # The caller may be gone: the failure is no news then.
         answer.exception()

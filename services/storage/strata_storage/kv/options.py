@@ -10,7 +10,7 @@ from strata_storage.base.config import StorageConfig
 
 @dataclass(frozen=True, slots=True)
 class KvOptions:
-    """What one storage node allows.
+    """Limits of one storage node.
 
     Attributes:
         tables: limits of a table and of a request.

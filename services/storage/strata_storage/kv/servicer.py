@@ -29,7 +29,7 @@ from strata_storage.kv.options import KvOptions
 from strata_storage.leading.proposer import refusal_of
 
 _ITEM_BYTES = 64
-"""What an item takes in an answer beside key and value, about."""
+"""Bytes that an item takes in an answer beside key and value, about."""
 
 
 class KvStorageServicer:

@@ -48,7 +48,7 @@ class GroupLeader:
         client_names: who takes messages, kept for traces.
         sets: leases in memory.
         pin_sweep: where it is in looking for pins that may go.
-        oldest: how old what is kept was at the last turn of retention.
+        oldest: age of the oldest kept message at the last turn of retention.
         on_new_messages: told (topic id, queue) beside those who wait for messages.
     """
 

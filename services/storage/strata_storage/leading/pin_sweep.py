@@ -23,7 +23,7 @@ from strata_mq.layout import PartKind, PendingKey, PendingRef, PinRow, PinRun, P
 from strata_storage.rows.machine import GroupMachine
 
 # Pins looked at with one trim, at the front and from the last stop on: about 1 s of work at most.
-_PINS_PER_LOOK = 250_000
+_PINS_PER_SCAN = 250_000
 # Pins looked at before the event loop gets a turn.
 _PINS_PER_TURN = 500
 # Runs, and messages of dropped topics, that one trim removes.
@@ -36,7 +36,7 @@ _FIRST = PendingRef(0, 0)
 
 @dataclass(slots=True)
 class SweptPins:
-    """What a sweep found.
+    """Findings of a sweep.
 
     Attributes:
         low_index: index of the first entry that a pin may keep; None: no pin keeps one.
@@ -83,7 +83,7 @@ class PinSweep:
         self._begins: dict[tuple[int, int], _Begin] = {}
         # The first pin that stayed though it keeps no entry; None: there is none.
         self._kept: PendingRef | None = None
-        # Where the next look begins that is not at the front.
+        # Where the next scan begins that is not at the front.
         self._next = _FIRST
         self._is_first = True
 
@@ -99,21 +99,21 @@ class PinSweep:
         """
         found = SweptPins()
         judge = _Judge(machine, min_offsets, lambda key, at: self._long_ago(key, at, now_ms))
-        look = _Look(machine, judge, found)
+        scan = _Scan(machine, judge, found)
         # Below the low index there is nothing but tombstones, once it was looked at (rule 27), and
         # pins of committed messages.
         begin = _FIRST if self._is_first else PendingRef(machine.low_index, 0)
         self._is_first = False
         below = None
         if self._kept is not None and self._kept < begin:
-            below = await look.look(self._kept, end=begin)
-        stopped = await look.look(begin, until_held=True)
-        self._kept = look.first_kept or below
+            below = await scan.run(self._kept, end=begin)
+        stopped = await scan.run(begin, until_held=True)
+        self._kept = scan.first_kept or below
         if stopped is not None:
             found.low_index = stopped.raft_index
             # Pins of messages that are in the tier stay below it, until those are trimmed there.
             rest = self._next if machine.tier.is_used else max(self._next, stopped)
-            self._next = await look.look(rest) or _FIRST
+            self._next = await scan.run(rest) or _FIRST
         return found
 
     def _long_ago(self, key: tuple[int, int], min_offset: int, now_ms: int) -> int:
@@ -189,7 +189,7 @@ class _Judge:
         return self._min_offsets[key]
 
 
-class _Look:
+class _Scan:
     """One pass over pins; adds runs of those that may go.
 
     Attributes:
@@ -203,7 +203,7 @@ class _Look:
         self._run: list[PendingRef] = []
         self.first_kept: PendingRef | None = None
 
-    async def look(
+    async def run(
         self, begin: PendingRef, *, end: PendingRef | None = None, until_held: bool = False
     ) -> PendingRef | None:
         """Look at pins from `begin` on; return where it stopped, None: there are no more.
@@ -225,7 +225,7 @@ class _Look:
             if is_kept and self.first_kept is None:
                 self.first_kept = ref
             is_held = until_held and not (may_go or is_kept) and holds_entry(self._machine, pin)
-            if is_held or self._found.is_full or count > _PINS_PER_LOOK:
+            if is_held or self._found.is_full or count > _PINS_PER_SCAN:
                 self._end_run()
                 return ref
             if may_go:

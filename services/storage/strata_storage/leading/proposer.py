@@ -21,11 +21,11 @@ Payload = tuple[bytes, ...]
 
 
 class LeaderReplica(Protocol):
-    """What an engine needs of `strata_multiraft.Replica`."""
+    """The part of `strata_multiraft.Replica` that an engine needs."""
 
     @property
     def leader_replica_id(self) -> int:
-        """Who leads, 0 if unknown."""
+        """Replica that leads, 0 if unknown."""
 
     @property
     def read_only(self) -> str:
@@ -136,8 +136,8 @@ class Proposer:
     async def settled(self) -> None:
         """Wait until everything proposed before the call is committed.
 
-        Whoever decided that nothing is to be done relied on it: when it is not, neither may they
-        say that it was done.
+        A caller that decided to do nothing relied on it: when it fails, the caller may not say
+        that it was done either.
 
         Raises:
             Refused: leadership was lost; whether all of it will be committed is unknown.

@@ -23,7 +23,6 @@ from strata_angelia.serving import serve
 from strata_mq.commands import OwnCommand
 from strata_multiraft import LogThreads, MultiRaft, MultiRaftOptions, WriterThread
 from strata_multiraft.peering import RAFT_SERVICE, Peering
-from strata_runtime.clock import Clock
 from strata_runtime.logs import get_logger
 from strata_runtime.runtime import Runtime
 from strata_runtime.tasks import Tasks
@@ -97,7 +96,7 @@ class ReadThreads:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The other nodes, for a storage node that is not alone.
+    """A storage node's knowledge of the cluster.
 
     Attributes:
         peering: the traffic between nodes; started and stopped with the node.
@@ -114,7 +113,7 @@ class Peers:
 
 @dataclass(frozen=True, slots=True)
 class NodePlace:
-    """Who a storage node is and where its data lies.
+    """Identity of a storage node, and the place of its data.
 
     Attributes:
         node_id: who it is among all nodes.
@@ -129,7 +128,7 @@ class NodePlace:
 
 @dataclass(frozen=True, slots=True)
 class StorageSetup:
-    """What a storage node has beside its core.
+    """Parts of a storage node beside its core.
 
     Attributes:
         retention: how long topics keep messages; None: the configured default for all.
@@ -159,7 +158,7 @@ class NodeStores:
 
 @dataclass(slots=True)
 class _Running:
-    """What exists between start and stop."""
+    """The parts that exist between start and stop."""
 
     log: CommitLog
     store: StateStore
@@ -185,9 +184,9 @@ class StorageApp:
         place: who it is and where its data lies.
         server: where its service is registered; started and stopped here.
         runtime: what the process gives it; it must end when a log sync fails (rule 7).
+        peers: what it knows of the cluster.
         setup: what the node has beside its core.
         stores: in place of files; None: real ones in the folder.
-        peers: the other nodes; None: there are none.
     """
 
     name = "storage"
@@ -199,9 +198,9 @@ class StorageApp:
         server: Server,
         *,
         runtime: Runtime,
+        peers: Peers,
         setup: StorageSetup | None = None,
         stores: NodeStores | None = None,
-        peers: Peers | None = None,
     ) -> None:
         setup, stores = setup or StorageSetup(), stores or NodeStores()
         metrics = runtime.metrics
@@ -235,7 +234,7 @@ class StorageApp:
 
     @property
     def health(self) -> NodeHealth:
-        """What the node says of itself; only between start and stop."""
+        """The node's report of itself; only between start and stop."""
         assert self._running is not None, "the storage node does not run"
         return self._running.health
 
@@ -252,7 +251,7 @@ class StorageApp:
         self._running = running
         await running.raft.start()
         # The ballast is there before anything can fill the disk.
-        await running.node.look_at_disk()
+        await running.node.check_disk()
         running.node.start()
         windows = WindowMeter(
             running.node,
@@ -266,30 +265,39 @@ class StorageApp:
         refusals = Refusals(running.node, running.node.instruments.refused)
         servicer = StorageServicer(
             ServicerParts(
-                running.node,
-                refusals,
-                running.node.holders,
-                running.node.disk_guard,
-                running.node.watchers,
-                running.node.check_routes,
-                running.node.filters,
-                self._clock,
-                self._config.options().engine,
-                running.node.instruments,
-                self._tracer,
-                windows,
+                engines=running.node,
+                refusals=refusals,
+                holders=running.node.holders,
+                disk=running.node.disk_guard,
+                watchers=running.node.watchers,
+                check_routes=running.node.check_routes,
+                filters=running.node.filters,
+                clock=self._clock,
+                options=self._config.options().engine,
+                instruments=running.node.instruments,
+                tracer=self._tracer,
+                windows=windows,
             )
         )
-        await self._until_ready(running.node)
+        await self.until_ready()
         serve(self._server, SERVICE, servicer, refusals)
         tier_servicer = TierServicer(running.node, running.node.tiering)
         serve(self._server, TIER_SERVICE, tier_servicer, Refusals(running.node))
         for plugin in self._plugins:
             plugin.start(running.node, self._server, running.tasks, self._clock, self._metrics)
-        if self._peers is not None:
-            self._server.register(RAFT_SERVICE, self._peers.peering.servicer)
-            await self._peers.peering.start()
+        self._server.register(RAFT_SERVICE, self._peers.peering.servicer)
+        await self._peers.peering.start()
         self.endpoint = await self._server.start()
+
+    async def until_ready(self) -> None:
+        """Wait for the leaders of hosted raft groups that have no other member.
+
+        Raises:
+            TimeoutError: nothing was applied for 30 s.
+        """
+        for raft_group, replica in list(self.node.replicas().items()):
+            if replica.is_sole():
+                await until_led(self.node, raft_group, _READY_TIMEOUT_S)
 
     async def stop(self, grace_s: float) -> None:
         """Answer what is under way, flush, close."""
@@ -298,8 +306,7 @@ class StorageApp:
             return
         await self._server.stop(grace_s)
         await running.tasks.stop()
-        if self._peers is not None:
-            await self._peers.peering.stop()
+        await self._peers.peering.stop()
         await running.raft.stop()
         running.node.close()
         if running.tier is not None:
@@ -332,38 +339,37 @@ class StorageApp:
         tasks = Tasks("storage", self._on_fatal)
         node = StorageNode(
             NodeParts(
-                self._node_id,
-                log,
-                disk,
-                store,
-                raft,
-                Flusher(store, flushes),
-                writer,
-                readers,
-                flushes,
-                self._group_clock(),
-                self._metrics,
-                options,
-                self._retention or FixedRetention(options.retention.default_ms),
-                self._ballast(),
-                self._peers,
-                self._plugins,
-                tier.parts if tier is not None else None,
-                tier.messages if tier is not None else None,
-                self._forwarder,
-                self._aside(options),
-                self._peers.cluster_id if self._peers is not None else str,
+                node_id=self._node_id,
+                log=log,
+                disk=disk,
+                store=store,
+                raft=raft,
+                flusher=Flusher(store, flushes),
+                run_write=writer,
+                run_read=readers,
+                run_flush=flushes,
+                clock=self._peers.peering.group_clock,
+                metrics=self._metrics,
+                options=options,
+                retention=self._retention or FixedRetention(options.retention.default_ms),
+                peers=self._peers,
+                ballast=self._ballast(),
+                plugins=self._plugins,
+                tier=tier.parts if tier is not None else None,
+                tier_messages=tier.messages if tier is not None else None,
+                forwarder=self._forwarder,
+                aside=self._aside(options),
+                cluster_id=self._peers.cluster_id,
             ),
             tasks,
         )
-        if self._peers is not None:
-            self._peers.peering.attach(raft)
+        self._peers.peering.attach(raft)
         for group in self._hosted:
             # Before anything is served; blocks only when rows must be rebuilt.
             await node.host_beside(group)
         health = NodeHealth(
             node,
-            self._peers.peering.heard_nodes if self._peers is not None else _no_peers,
+            self._peers.peering.heard_nodes,
             self._clock,
             tell=node.watchers.health_changed,
         )
@@ -371,30 +377,15 @@ class StorageApp:
             log, store, raft, node, tasks, writer, readers, flushes, catch_up, tier, health
         )
 
-    def _group_clock(self) -> Clock:
-        """Return the clock that leaders stamp entries from (rule 4)."""
-        return self._clock if self._peers is None else self._peers.peering.group_clock
-
     def _raft(self, log: CommitLog, writer: WriterThread, catch_up: WriterThread) -> MultiRaft:
-        options = MultiRaftOptions.for_log(self._config.log_segment_bytes)
-        if self._peers is None:
-            return MultiRaft(
-                log,
-                self._clock,
-                options,
-                metrics=self._metrics,
-                threads=LogThreads(writer),
-                on_fatal=self._on_fatal,
-            )
-        peering = self._peers.peering
         return MultiRaft(
             log,
             self._clock,
-            options,
+            MultiRaftOptions.for_log(self._config.log_segment_bytes),
             metrics=self._metrics,
             threads=LogThreads(writer, catch_up),
             on_fatal=self._on_fatal,
-            peers=peering.links,
+            peers=self._peers.peering.links,
             random_ticks=self._random_ticks,
         )
 
@@ -416,13 +407,3 @@ class StorageApp:
             metrics=self._metrics,
             clock=self._clock,
         )
-
-    async def _until_ready(self, node: StorageNode) -> None:
-        """Wait for the leaders of raft groups that have no other member."""
-        for raft_group, replica in list(node.replicas().items()):
-            if replica.is_sole():
-                await until_led(node, raft_group, _READY_TIMEOUT_S)
-
-
-def _no_peers() -> tuple[Sequence[str], Sequence[str]]:
-    return (), ()

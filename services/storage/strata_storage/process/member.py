@@ -19,8 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from google.protobuf.descriptor import ServiceDescriptor
-
 from strata.meta.v1 import meta_pb2 as meta
 from strata_angelia.cluster_id import ClusterId
 from strata_angelia.ports import Channel, Server
@@ -44,6 +42,7 @@ from strata_multiraft import LogFull
 from strata_multiraft.peering import PeerIdentity, Peering
 from strata_runtime.health import Health
 from strata_runtime.logs import get_logger
+from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime
 from strata_runtime.tasks import Tasks
 from strata_state.metadata import MetadataStore
@@ -61,29 +60,34 @@ from strata_storage.cluster.slot_plan import grants_of
 from strata_storage.group.plugins import StoragePlugin
 from strata_storage.leading.pending.forwarding import Forwarding
 from strata_storage.process.app import NodePlace, NodeStores, Peers, StorageApp, StorageSetup
+from strata_storage.process.servers import Servers
 from strata_storage.rows.machine import GroupMachine
 from strata_storage.tiering.config import TierConfig
-from strata_storage.tiering.opening import TierSetup
+from strata_storage.tiering.opening import DEFAULT_HOME, TierSetup
 from strata_tier.store import MemoryBucket
 
-_MAX_CHANNELS = 64
+_MAX_CHANNELS = 512
 _HEALTH_AFTER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class MemberIdentity:
-    """Who the node is.
+    """Identity of the node.
 
     Attributes:
         node_id: from its data folder.
         boot_id: drawn at random when the process started.
         rack: failure domain; empty: none.
+        machine: what it shares with other nodes; empty: it is a machine of its own.
+        machine_nodes: storage nodes that the machine starts together.
         cluster: that the process belongs to; None: that of whoever takes it in.
     """
 
     node_id: str
     boot_id: int
     rack: str = ""
+    machine: str = ""
+    machine_nodes: int = 1
     cluster: ClusterId | None = None
 
 
@@ -102,17 +106,22 @@ class MemberStores:
 
 @dataclass(frozen=True, slots=True)
 class MemberSetup:
-    """What a node has beside its core.
+    """Parts of a node beside its core.
 
     Attributes:
         tier: the section `[tier]`; None: there is no tier.
         plugins: their commands and rows.
         buckets: of a tier at `memory://NAME`.
+        tier_home: folder of the tier's objects if `tier` names none.
+        shown_elsewhere: a broker of the same process shows how the metadata is followed and how
+            the cluster does; these metrics would be there twice.
     """
 
     tier: TierConfig | None = None
     plugins: Sequence[StoragePlugin] = ()
     buckets: dict[str, MemoryBucket] = field(default_factory=dict)
+    tier_home: str = DEFAULT_HOME
+    shown_elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +150,7 @@ class MemberOptions:
         register_wait_ms: how long the first start waits for a nameserver.
         metadata_sync_ms: how often the copy of the metadata is made durable.
         hand_over_ms: how long a stop may take to give leaderships away.
+        needs_all_replicas: a replica that cannot be hosted ends the start, which tells why.
         watch: limits of the read-only metadata service.
         client, follower, presence: of the traffic with nameservers.
         reconciler, moves, slot_moves: of the work for raft groups led here.
@@ -149,6 +159,7 @@ class MemberOptions:
     register_wait_ms: int = 10_000
     metadata_sync_ms: int = 5_000
     hand_over_ms: int = 2_000
+    needs_all_replicas: bool = False
     watch: WatchOptions = field(default_factory=WatchOptions)
     client: MetadataClientOptions = field(default_factory=MetadataClientOptions)
     follower: MetadataFollowerOptions = field(default_factory=MetadataFollowerOptions)
@@ -160,7 +171,7 @@ class MemberOptions:
 
 @dataclass(slots=True)
 class _Running:
-    """What exists between start and stop."""
+    """The parts that exist between start and stop."""
 
     app: StorageApp
     store: MetadataStore
@@ -168,6 +179,8 @@ class _Running:
     client: MetadataClient
     channels: Channels
     tasks: Tasks
+    hosting: Hosting
+    presence: NodePresence | None = None
     health: MemberHealth | None = None
 
 
@@ -204,20 +217,19 @@ class StorageMember:
     ) -> None:
         setup, stores = setup or MemberSetup(), stores or MemberStores()
         self._config = config
-        self._plugins = tuple(setup.plugins)
         self._identity = identity
         self._folder = folder
         self._network = network
         self._runtime = runtime
         self._clock = runtime.clock
         self._metrics = runtime.metrics
+        self._cluster_metrics = Metrics.disabled() if setup.shown_elsewhere else runtime.metrics
         self._on_fatal = runtime.on_fatal
         self._options = options or MemberOptions()
         self._stores = stores.node
         self._metadata_store = stores.metadata
         self._cluster = identity.cluster
-        self._tier = setup.tier
-        self._buckets = setup.buckets
+        self._setup = setup
         self.view = ClusterView()
         self._directory = Directory(self.view)
         self._running: _Running | None = None
@@ -246,9 +258,13 @@ class StorageMember:
         """
         store = await asyncio.to_thread(self._open_metadata)
         cache = MetadataCache(
-            store, self._options.watch, self._metrics, sinks=[self.view], cluster=self._cluster
+            store,
+            self._options.watch,
+            self._cluster_metrics,
+            sinks=[self.view],
+            cluster=self._cluster,
         )
-        servers = _Servers(self._network.servers)
+        servers = Servers(self._network.servers)
         servers.register(META_SERVICE, CachedMetaServicer(cache, self._cluster))
         peering = self._peering()
         channels = Channels(self._network.open_channel, _MAX_CHANNELS)
@@ -263,26 +279,47 @@ class StorageMember:
             self._network.open_channel,
             self._options.client,
             random=self._runtime.random,
-            metrics=self._metrics,
+            metrics=self._cluster_metrics,
         )
         tasks = Tasks("storage-member", self._on_fatal)
-        self._running = _Running(app, store, cache, client, channels, tasks)
-        endpoints = list(self._network.advertised) or servers.endpoints
         hosting = Hosting(
             app.node,
             self.view,
             self._identity.node_id,
             keep_rows=lambda: asyncio.to_thread(cache.sync),
             cluster=self._cluster,
+            ends_the_start=self._options.needs_all_replicas,
         )
+        self._running = _Running(app, store, cache, client, channels, tasks, hosting)
+        endpoints = list(self._network.advertised) or servers.endpoints
         # From the copy of the metadata; one replica that cannot be opened does not stop the rest.
         with suppress(LogFull):
             await hosting.settle()
         reconciler = self._reconciler(self._running)
-        presence = self._presence(self._running, peering, hosting, reconciler, endpoints)
-        self._spawn_all(self._running, peering, presence, hosting, reconciler)
+        presence = self._presence(self._running, peering, reconciler, endpoints)
+        self._running.presence = presence
+        self._spawn_all(self._running, peering, presence, reconciler)
         if not cache.revision:
             await self._wait_for_nameserver(presence)
+
+    async def until_ready(self) -> None:
+        """Wait until the replicas that a nameserver named are here, and lead where they are alone.
+
+        Raises:
+            ReplicaRefused: one cannot be hosted.
+            TimeoutError: no nameserver registers the node, or nothing is applied for long.
+        """
+        running = self._running
+        assert running is not None, "the storage node does not run"
+        assert running.presence is not None, "it runs"
+        async with asyncio.timeout(self._options.register_wait_ms / 1_000):
+            await running.presence.registered.wait()
+            wanted = {each.replica_id for each in running.presence.response.replicas}
+            while not all(map(self._directory.node_of, wanted)):
+                await self.view.changed_since(self.view.version)
+        # However long it takes: rows may be rebuilt.
+        await running.hosting.until_hosted(wanted)
+        await running.app.until_ready()
 
     async def stop(self, grace_s: float) -> None:
         """Hand leaderships over, then stop serving and close."""
@@ -308,7 +345,7 @@ class StorageMember:
 
     def _peering(self) -> Peering:
         identity = PeerIdentity(self._identity.node_id, self._identity.boot_id)
-        return Peering(
+        peering = Peering(
             identity,
             directory=self._directory,
             clock=self._clock,
@@ -317,16 +354,19 @@ class StorageMember:
             random=self._runtime.random,
             connect=self._network.open_channel,
         )
+        peering.machine_of = self._directory.machine_of
+        return peering
 
     def _app(self, servers: Server, peering: Peering, channels: Channels) -> StorageApp:
         node_id = self._identity.node_id
         forwarder = Forwarding(self.view, self._directory, channels)
         tier = None
-        if self._tier is not None:
+        if self._setup.tier is not None:
             tier = TierSetup(
-                self._tier,
+                self._setup.tier,
                 self.view,
-                memory=self._buckets,
+                self._setup.tier_home,
+                memory=self._setup.buckets,
                 random=self._runtime.random,
                 topic_names=self.view.topic_names,
                 metadata=self._metadata_snapshot,
@@ -336,7 +376,7 @@ class StorageMember:
             NodePlace(node_id, self._folder),
             servers,
             runtime=self._runtime,
-            setup=StorageSetup(self.view, tier, self._plugins, forwarder),
+            setup=StorageSetup(self.view, tier, self._setup.plugins, forwarder),
             stores=self._stores,
             peers=Peers(peering, self._directory.node_of, self._grants_of, self._cluster_id),
         )
@@ -366,7 +406,6 @@ class StorageMember:
         self,
         running: _Running,
         peering: Peering,
-        hosting: Hosting,
         reconciler: Reconciler,
         endpoints: Sequence[str],
     ) -> NodePresence:
@@ -378,7 +417,7 @@ class StorageMember:
             heard_nodes=peering.heard_nodes,
             clock=self._clock,
             sources=HeartbeatSources(
-                refused=hosting.refused,
+                refused=running.hosting.refused,
                 settled=reconciler.settled_revision,
                 clock_is_off=peering.clock_is_off,
                 answer_latencies=peering.take_answer_latencies_ms,
@@ -391,12 +430,14 @@ class StorageMember:
             endpoints=endpoints,
             boot_id=identity.boot_id,
             rack=identity.rack,
+            machine=identity.machine,
+            machine_nodes=identity.machine_nodes if identity.machine else 0,
         )
         return NodePresence(
             running.client,
             node,
             self._options.presence,
-            metrics=self._metrics,
+            metrics=self._cluster_metrics,
             make_heartbeat=heartbeats.make,
             cluster=self._cluster,
             clock=self._clock,
@@ -407,7 +448,6 @@ class StorageMember:
         running: _Running,
         peering: Peering,
         presence: NodePresence,
-        hosting: Hosting,
         reconciler: Reconciler,
     ) -> None:
         options, node, tasks = self._options, running.app.node, running.tasks
@@ -421,7 +461,7 @@ class StorageMember:
             options=options.follower,
             clock=self._clock,
             random=self._runtime.random,
-            metrics=self._metrics,
+            metrics=self._cluster_metrics,
             cluster=self._cluster,
             stamp=running.cache.stamp,
         )
@@ -451,14 +491,14 @@ class StorageMember:
             others=OtherNodes(self._directory, running.channels, peering.heard_nodes),
             metadata=follower,
             clock=self._clock,
-            metrics=self._metrics,
+            metrics=self._cluster_metrics,
         )
         for name, work in (
             ("follow", follower.run()),
             ("health", health.watch.run(_HEALTH_AFTER_S)),
             ("catch-up", health.catch_up()),
             ("presence", presence.run()),
-            ("host", hosting.run()),
+            ("host", running.hosting.run()),
             ("reconcile", reconciler.run()),
             ("moves", moves.run()),
             ("slot-moves", slot_moves.run()),
@@ -477,31 +517,3 @@ class StorageMember:
                 await presence.registered.wait()
         except TimeoutError:
             self._logger.warning("no nameserver answers yet; trying on")
-
-
-class _Servers:
-    """Several servers as one `strata_angelia.ports.Server`.
-
-    Attributes:
-        endpoints: where they listen, once started.
-    """
-
-    def __init__(self, servers: Sequence[Server]) -> None:
-        self._servers = tuple(servers)
-        self.endpoints: list[str] = []
-
-    def register(self, service: ServiceDescriptor, handler: object) -> None:
-        """Serve a service on all of them."""
-        for server in self._servers:
-            server.register(service, handler)
-
-    async def start(self) -> str:
-        """Start all; return the first one's endpoint."""
-        for server in self._servers:
-            self.endpoints.append(await server.start())
-        return self.endpoints[0]
-
-    async def stop(self, grace_s: float) -> None:
-        """Stop all."""
-        for server in reversed(self._servers):
-            await server.stop(grace_s)

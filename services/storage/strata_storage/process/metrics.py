@@ -22,35 +22,35 @@ METRICS: tuple[MetricSpec, ...] = (
         "rocketmq_storage_dispatch_behind_bytes",
         "gauge",
         "bytes",
-        "Committed payloads in memory that wait to be applied: to become rows and be found.",
+        "Committed payloads in memory that wait to be applied.",
         _STORAGE,
     ),
     MetricSpec(
         "rocketmq_storage_message_reserve_time",
         "gauge",
         "ms",
-        "Age of the oldest message of the raft groups led here, in the log (local) and in the tier"
-        " (tiered); which one it is was seen at the last turn of retention.",
+        "Age of the oldest message of the raft groups led here, in the log (local) and in "
+        "the tier (tiered), as of the last turn of retention.",
         _STORAGE,
     ),
     MetricSpec(
         "strata_storage_removed_replicas",
         "gauge",
         "replicas",
-        "Replicas that were removed from this node and stand aside.",
+        "Replicas that were removed from this node and are kept to be taken back.",
     ),
     MetricSpec(
         "strata_storage_removed_bytes",
         "gauge",
         "bytes",
-        "Log segments that are kept for them only, as of the last turn of retention; the limit is "
-        "storage.max_removed_replica_bytes.",
+        "Log segments that are kept for removed replicas only, as of the last turn of "
+        "retention; the limit is storage.max_removed_replica_bytes.",
     ),
     MetricSpec(
         "strata_storage_removed_replicas_total",
         "counter",
         "replicas",
-        "Replicas put aside, found empty, and deleted after they stood aside.",
+        "Removed replicas by result: kept, found empty, or deleted later.",
         ("result",),
     ),
     MetricSpec(
@@ -63,14 +63,14 @@ METRICS: tuple[MetricSpec, ...] = (
         "rocketmq_timer_dequeue_lag",
         "gauge",
         "1",
-        "Delayed messages, and half messages to be checked, that are due in the raft groups led"
-        " here and nothing was decided about.",
+        "Delayed messages, and half messages to be checked, that are due and undecided in "
+        "the raft groups led here.",
     ),
     MetricSpec(
         "rocketmq_timer_dequeue_latency",
         "gauge",
         "ms",
-        "For how long the first of these has been due.",
+        "Time since the oldest such message became due; see `rocketmq_timer_dequeue_lag`.",
     ),
     MetricSpec(
         "rocketmq_finish_message_latency",
@@ -117,28 +117,28 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_storage_filter_steps_total",
         "counter",
         "steps",
-        "Cost of SQL92 filters: nodes of expressions and texts that they looked at.",
+        "Steps of SQL92 filters: nodes of expressions, and texts that they compared.",
     ),
     MetricSpec(
         "strata_storage_filter_waits_total",
         "counter",
         "1",
-        "Times that a filter waited for another turn of the event loop, because this one's steps"
-        " (storage.filter_steps_per_turn) were used up.",
+        "Waits of a filter for another turn of the event loop, because the turn's steps "
+        "(storage.filter_steps_per_turn) were used up.",
     ),
     MetricSpec(
         "strata_storage_filter_limited_total",
         "counter",
         "1",
-        "Receives and pulls that ended before their time because their filter had cost what one"
-        " may (storage.filter_steps_per_receive); the next one goes on.",
+        "Receives and pulls that ended early because their filter had used its steps "
+        "(storage.filter_steps_per_receive); the next one continues.",
     ),
     MetricSpec("strata_storage_acked_total", "counter", "1", "Messages acked."),
     MetricSpec(
         "strata_storage_dead_letters_total",
         "counter",
         "1",
-        "Messages whose attempts were used up, by what became of them.",
+        "Messages whose attempts were used up, by result.",
         ("result",),
     ),
     MetricSpec(
@@ -148,7 +148,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_storage_reads_failed_total",
         "counter",
         "1",
-        "Messages that the disk could not read just then; nothing is damaged by it.",
+        "Messages that the disk could not read for now; they are not damaged.",
     ),
     MetricSpec("strata_storage_corrupt_total", "counter", "1", "Reads that found damaged bytes."),
     MetricSpec(
@@ -157,7 +157,9 @@ METRICS: tuple[MetricSpec, ...] = (
         "1",
         "In-flight leases whose message left the disk.",
     ),
-    MetricSpec("strata_storage_flush_ms", "histogram", "ms", "Flushes of replicated state."),
+    MetricSpec(
+        "strata_storage_flush_ms", "histogram", "ms", "Time of one flush of replicated state."
+    ),
     MetricSpec("strata_storage_checkpoints_total", "counter", "1", "Checkpoints written."),
     MetricSpec("strata_storage_freed_segments_total", "counter", "1", "Log segments deleted."),
     MetricSpec(
@@ -167,7 +169,12 @@ METRICS: tuple[MetricSpec, ...] = (
         "Steps of raft groups towards wanted replicas and leaders.",
         ("kind", "result"),
     ),
-    MetricSpec("strata_storage_membership_steps", "gauge", "1", "Such steps under way (limited)."),
+    MetricSpec(
+        "strata_storage_membership_steps",
+        "gauge",
+        "1",
+        "Steps of raft groups towards wanted replicas and leaders that are under way (limited).",
+    ),
     MetricSpec(
         "strata_storage_queue_moves_total", "counter", "1", "Steps of queue moves.", ("result",)
     ),
@@ -176,7 +183,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_storage_slot_moves_total",
         "counter",
         "1",
-        "Times that slots were looked after, by what came of it.",
+        "Steps of slot moves, by result.",
         ("result",),
     ),
     MetricSpec(
@@ -186,13 +193,13 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_storage_relocated_bytes_total",
         "counter",
         "bytes",
-        "Live entries copied to the log's end so that the oldest segments could go.",
+        "Bytes of live entries that were copied to the log's end to free the oldest segments.",
     ),
     MetricSpec(
         "strata_storage_used",
         "gauge",
         "1",
-        "How full a limit is, all raft groups together.",
+        "Use of a limit, for all raft groups together.",
         ("limit",),
     ),
     MetricSpec(
@@ -206,20 +213,20 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_storage_resolved_total",
         "counter",
         "1",
-        "Delayed and half messages that stopped waiting, by how.",
+        "Delayed and half messages that stopped waiting, by result.",
         ("result",),
     ),
     MetricSpec(
         "strata_storage_late_ms",
         "histogram",
         "ms",
-        "How long after its time a delayed message had its place in a queue.",
+        "Time from the due time of a delayed message until it was in its queue.",
     ),
     MetricSpec(
         "strata_storage_transaction_checks_total",
         "counter",
         "1",
-        "Checks of transactions that nobody ended, by what became of them.",
+        "Checks of open transactions, by result.",
         ("result",),
     ),
     MetricSpec(
@@ -229,8 +236,15 @@ METRICS: tuple[MetricSpec, ...] = (
         "Delayed and half messages appended where their queue is now.",
         ("result",),
     ),
-    MetricSpec("strata_storage_state_memory", "gauge", "bytes", "Rows not flushed yet."),
-    MetricSpec("strata_storage_unflushed_log", "gauge", "bytes", "Log a restart would replay."),
+    MetricSpec(
+        "strata_storage_state_memory", "gauge", "bytes", "Bytes of rows that are not flushed yet."
+    ),
+    MetricSpec(
+        "strata_storage_unflushed_log",
+        "gauge",
+        "bytes",
+        "Bytes of the log that a restart would replay.",
+    ),
     MetricSpec("strata_storage_disk_mark", "gauge", "1", "Disk mark: 0 normal to 3 stop."),
     MetricSpec("strata_storage_disk_free", "gauge", "bytes", "Free room on the log's disk."),
     *TIER_METRICS,

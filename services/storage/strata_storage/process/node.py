@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.commands import OwnCommand, SlotGrant, encode_trim
+from strata_mq.commands import encode_trim
 from strata_mq.filters import FilterCache
 from strata_multiraft import NotLeader, Replica, ReplicaSpec
 from strata_multiraft.base import TransferFailed
@@ -41,7 +41,6 @@ from strata_storage.leading.pops.holders import Holders
 from strata_storage.leading.proposer import committed, refusal_of
 from strata_storage.process.new_leaders import NewLeaders
 from strata_storage.rows.lease_entries import is_lease_entry
-from strata_storage.rows.machine import GroupMachine
 from strata_storage.rows.payloads import PayloadReader
 from strata_storage.tiering.node import tiering_of
 from strata_storage.upkeep.checkpointer import Checkpointer
@@ -77,7 +76,7 @@ class StorageNode:
         self._ready: dict[int, asyncio.Event] = {}
         self.holders = Holders(parts.options.holder_silence_s)
         self.disk_guard = DiskGuard(parts.options.disk)
-        self.disk_guard.look(parts.disk.space())
+        self.disk_guard.observe(parts.disk.space())
         self.watchers = Watchers(parts.options.watch)
         self.check_routes = CheckRoutes(self.watchers, parts.options.holder_silence_s)
         engine_options = parts.options.engine
@@ -98,7 +97,7 @@ class StorageNode:
             PendingInstruments(parts.metrics),
         )
         self.damage = DamageWatch(parts.log, self._replicas, parts.run_flush)
-        self._new_leaders = NewLeaders(parts, tasks, self._grants_of)
+        self._new_leaders = NewLeaders(parts, tasks, parts.peers.grants_of)
         self._rows = RowPreparer(parts.store, parts.log, self.instruments)
         self.tiering = tiering_of(parts, tasks)
         self._reserve = Reserve(parts.ballast, parts.options.disk)
@@ -165,17 +164,17 @@ class StorageNode:
             raft_group,
             replica_id,
             EngineParts(
-                parts.store,
-                parts.flusher,
-                parts.clock,
-                parts.options.engine,
-                reader,
-                PayloadReader(parts.log, replica_id, parts.run_read),
-                self._pending,
-                self._turns,
-                self._role_changed,
-                parts.plugins,
-                self.tiering.metadata,
+                store=parts.store,
+                flusher=parts.flusher,
+                clock=parts.clock,
+                options=parts.options.engine,
+                reader=reader,
+                payloads=PayloadReader(parts.log, replica_id, parts.run_read),
+                pending=self._pending,
+                turns=self._turns,
+                on_role=self._role_changed,
+                plugins=parts.plugins,
+                tier_metadata=self.tiering.metadata,
             ),
         )
         reader.bind(engine.machine.tier)
@@ -290,12 +289,7 @@ class StorageNode:
 
     def node_of(self, replica_id: int) -> str:
         """Return the node id that hosts a replica."""
-        if self._parts.peers is not None:
-            return self._parts.peers.node_of(replica_id) or ""
-        for group in self._hosted.values():
-            if replica_id in group.nodes:
-                return group.nodes[replica_id]
-        return ""
+        return self._parts.peers.node_of(replica_id) or ""
 
     async def transfer(self, raft_group: int, target_replica_id: int) -> None:
         """Hand the leadership of a raft group over; 0: to the most advanced voter.
@@ -372,16 +366,6 @@ class StorageNode:
             self.tiering.lead(engine, self._parts)
             await self._new_leaders.prepare(engine, ready)
 
-    def _grants_of(self, machine: GroupMachine) -> OwnCommand | None:
-        if self._parts.peers is not None:
-            return self._parts.peers.grants_of(machine)
-        ownership = machine.ownership
-        if ownership.slots or ownership.revision or machine.raft_group not in self._hosted:
-            # It has its first ones; others come and go by slot moves.
-            return None
-        slots = self._hosted[machine.raft_group].slots
-        return OwnCommand([SlotGrant(first, count, True) for first, count in slots])
-
     # Background work ----------------------------------------------------------------------------
 
     async def expire_once(
@@ -454,13 +438,13 @@ class StorageNode:
     async def _disk_loop(self) -> None:
         while True:
             await asyncio.sleep(self._parts.options.disk.interval_s)
-            await self.look_at_disk()
+            await self.check_disk()
 
-    async def look_at_disk(self) -> None:
+    async def check_disk(self) -> None:
         """Note how full the disk is; give the ballast back or take it again."""
         before = self.disk_guard.mark
         try:
-            mark = self.disk_guard.look(await self._parts.run_flush(self._parts.disk.space))
+            mark = self.disk_guard.observe(await self._parts.run_flush(self._parts.disk.space))
             if mark != before:
                 self._logger.warning("disk mark", mark=mark.name, before=before.name)
                 # At once: who leads here and is refused now may be led where there is room.
@@ -483,7 +467,7 @@ class StorageNode:
 
     async def scrub_once(self, max_bytes: int) -> None:
         """Check the next bytes of the log, and what reads complained about."""
-        await self.damage.look(max_bytes)
+        await self.damage.scan(max_bytes)
 
     def _corrupt(self, raft_group: int, raft_index: int) -> None:
         self.instruments.corrupt.add(1)

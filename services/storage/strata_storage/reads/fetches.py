@@ -23,7 +23,7 @@ _MAX_SCANNED = 16_384
 
 
 class FetchCall(NamedTuple):
-    """What to read.
+    """A range to read.
 
     Attributes:
         offset: where to begin; before the queue's first one: there.

@@ -19,7 +19,7 @@ _ROWS_PER_TURN = 500
 
 @dataclass(frozen=True, slots=True)
 class PendingQuery:
-    """What to list.
+    """A range to list.
 
     Attributes:
         kind: only this one; None: all.

@@ -16,7 +16,7 @@ from strata_mq.layout import (
 from strata_storage.reads.reader import Location, MessageReader
 from strata_storage.rows.machine import GroupMachine
 
-# Of one answer: a key may be that of many large messages.
+# Limit of one answer: many large messages may have the same key.
 _MAX_BYTES = 16 * 1024 * 1024
 
 
@@ -77,7 +77,7 @@ class Lookup:
     async def at(self, topic_id: int, positions: Sequence[tuple[int, int]]) -> list[FoundMessage]:
         """Return the messages at (queue, offset); those that are trimmed are left out.
 
-        What comes after `_MAX_BYTES` is left out too, but one message always goes.
+        Messages after `_MAX_BYTES` are left out too, but one message always goes.
 
         Raises:
             Refused: OUTCOME_CORRUPT.

@@ -41,7 +41,7 @@ class Location(NamedTuple):
 
 
 class PayloadLog(Protocol):
-    """What the reader needs of the CommitLog."""
+    """The part of the CommitLog that the reader needs."""
 
     def recent(self, replica_id: int, index: int) -> bytes | None:
         """Return a payload that is in memory, else None; no I/O."""
@@ -181,7 +181,7 @@ class MessageReader:
     ) -> list[bytes | None]:
         """Read runs of neighbouring messages of one entry with one read each.
 
-        What the disk cannot read goes into `failed`, by raft index. Runs in a thread.
+        Entries that the disk cannot read go into `failed`, by raft index. Runs in a thread.
         """
         messages: list[bytes | None] = []
         first = 0

@@ -103,8 +103,9 @@ class AppendRows:
         self.runs.append((base, value))
         day = day_of(command.store_time_ms)
         rows.ids.put_run(self._batch, day, topic_id, view.message_ids(first, count), queue, base)
-        for ordinal, key_hash in view.key_hashes(first, count):
-            rows.keys.put(self._batch, day, topic_id, key_hash, queue, base + ordinal - first)
+        uses = view.key_uses(first, count, base)
+        if uses:
+            rows.keys.put_run(self._batch, day, topic_id, queue, uses)
 
 
 def stored_runs(first: int, count: int, resolution: PartResolution) -> list[tuple[int, int]]:

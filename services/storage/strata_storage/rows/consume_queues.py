@@ -18,7 +18,7 @@ from strata_mq.layout import CqRow
 from strata_state.ports import RowBatch
 from strata_state.rows import CqRows
 
-# What a cached row costs beyond its columns, and per message; unpacked columns are counted in.
+# Bytes of a cached row beyond its columns, and per message; unpacked columns are counted in.
 _ROW_OVERHEAD_BYTES = 400
 _ROW_MESSAGE_BYTES = 60
 

@@ -134,7 +134,7 @@ class GroupMachine:
             parsed_max_bytes=options.parsed_max_bytes,
         )
         self.parsed = self._appends.parsed
-        # What the listener is told once the rows are in the store.
+        # News for the listener once the rows are in the store.
         self._trimmed: list[TrimmedQueue] = []
         self._sealed: list[tuple[int, int]] = []
         self._dropped: list[DropCommand] = []
@@ -228,8 +228,8 @@ class GroupMachine:
         """Return the queues of a topic that "any queue" means here, in order.
 
         Those of the slots, and those that stayed when their slots left; one that was moved here
-        is asked for by its number. Of a dead-letter topic the one with this raft group's number
-        (rule 26).
+        is asked for by its number. In a dead-letter topic it is the queue with this raft group's
+        number (rule 26).
         """
         if topic.is_dead_letter:
             return (self.raft_group,)

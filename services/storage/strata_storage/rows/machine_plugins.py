@@ -28,10 +28,10 @@ class MachinePlugin(Protocol):
         """
 
     def written(self) -> None:
-        """What was staged is in the store."""
+        """The staged rows are in the store."""
 
     def forget(self) -> None:
-        """What was staged is not in the store."""
+        """The staged rows are not in the store."""
 
     def reload(self) -> None:
         """The rows in the store were replaced by a snapshot."""
@@ -87,12 +87,12 @@ class MachinePlugins:
         return plugin.apply(batch, raft_index, payload)
 
     def written(self) -> None:
-        """What was staged is in the store."""
+        """The staged rows are in the store."""
         for plugin in self._all:
             plugin.written()
 
     def forget(self) -> None:
-        """What was staged is not in the store."""
+        """The staged rows are not in the store."""
         for plugin in self._all:
             plugin.forget()
 

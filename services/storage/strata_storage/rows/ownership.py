@@ -22,7 +22,7 @@ _NO_SLOTS: Set[int] = frozenset()
 
 
 class Topic(NamedTuple):
-    """What storage must know of a topic: `strata.storage.v1.TopicRef`.
+    """The fields of a topic that storage needs: `strata.storage.v1.TopicRef`.
 
     Attributes:
         is_dead_letter: its queues have no slots: each raft group has the one with its own number.
@@ -80,7 +80,7 @@ class OwnedSlots:
 
 
 class Ownership:
-    """What a raft group owns as of the applied index.
+    """Slots and queues that a raft group owns as of the applied index.
 
     Args:
         rows: where it is kept.

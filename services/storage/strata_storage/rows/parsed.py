@@ -13,7 +13,7 @@ from strata_mq.layout import BatchView
 
 
 class ParsedBatches:
-    """Of one raft group.
+    """Parsed rows of one raft group.
 
     Args:
         max_bytes: of batches kept; what is beyond is parsed again.

@@ -12,7 +12,7 @@ from strata_storage.base.errors import Refused
 
 
 class EntryLog(Protocol):
-    """What is needed of the CommitLog."""
+    """The part of the CommitLog that is needed."""
 
     def recent(self, replica_id: int, index: int) -> bytes | None:
         """Return a payload that is in memory."""

@@ -191,13 +191,13 @@ class PendingApply:
             if pin is not None:
                 self.bound.removed()
                 self._rows.pending.delete(batch, PendingKey(pin.due_ms, *ref))
-            if item.action is ResolveAction.PLACE and not self._is_dropped(item.topic_id):
+            if item.action is ResolveAction.DELIVER and not self._is_dropped(item.topic_id):
                 self._advance(queues, index, item, command.group_time_ms)
                 if pin is not None:
                     # The pin is written with the other rows.
                     self._pins[ref] = _GONE
                     placed.append(self._corrected(index, item, pin) if pin.moved else item)
-            elif item.action is ResolveAction.PUT_OFF and pin is not None:
+            elif item.action is ResolveAction.RESCHEDULE and pin is not None:
                 row = self._row(index, ref, pin)._replace(checks=item.checks)
                 later = pin._replace(due_or_offset=item.offset_or_due)
                 key = PendingKey(item.offset_or_due, *ref)
@@ -205,7 +205,7 @@ class PendingApply:
             elif pin is not None:
                 self._pins[ref] = _GONE
                 self._rows.pins.delete(batch, ref)
-                if item.ended_as and item.action is ResolveAction.DROP:
+                if item.ended_as and item.action is ResolveAction.DISCARD:
                     day = day_of(command.group_time_ms)
                     self._rows.ended.put(batch, day, ref, item.ended_as, pin.topic_id)
         for run in write_placed(self._rows, batch, placed, command.group_time_ms, index):

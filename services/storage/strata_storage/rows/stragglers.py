@@ -1,8 +1,8 @@
-"""How long an Append waits for its raft groups: one that commits slowly does not hold up the rest.
+"""An Append waits for most of its raft groups: a slow one does not hold up the others.
 
-A call carries batches of many raft groups, and its answer comes for all of them at once. So it
-comes when most are done; who is not by then is told that nobody knows yet, and asks again with
-the same number (rule 22), while the others go on.
+A call carries the batches of many raft groups and has one answer. The answer is sent when most of
+the batches are committed. It says "unknown yet" for the others, and the broker asks for these again
+with the same number (rule 22).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 _SHARE_OF_TIMEOUT = 0.8
-"""What a call waits at most of its caller's patience: the answer has a way to go."""
+"""Most of a caller's patience that a call may use: the answer has a way to go."""
 
 
 async def wait_for_most(
@@ -22,7 +22,7 @@ async def wait_for_most(
 
     Args:
         futures: of commits; none is cancelled or looked into.
-        timeout_s: how long the caller waits; None: for ever.
+        timeout_s: how long the caller waits; None: forever.
         straggle_s: what the others may take longer than the first in any case.
     """
     waiting = [future for future in futures if not future.done()]

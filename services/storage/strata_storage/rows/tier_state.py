@@ -54,7 +54,7 @@ class StaleEntry(NamedTuple):
 
 
 class StaleEntryError(TierError):
-    """What this leader proposed changed nothing: it was decided on other rows than it met."""
+    """A leader's proposal changed nothing: it was decided on other rows than it met."""
 
     def __init__(self, stale: StaleEntry) -> None:
         super().__init__(f"entry {stale.raft_index} came too late: {stale.reason}")

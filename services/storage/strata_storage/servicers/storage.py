@@ -46,9 +46,9 @@ from strata_storage.servicers.window_meter import WindowMeter
 from strata_storage.upkeep.instruments import Instruments
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServicerParts:
-    """What the servicer calls."""
+    """Parts that the servicer calls."""
 
     engines: Engines
     refusals: Refusals
@@ -363,7 +363,7 @@ class StorageServicer(ReadServicer):
         """Wait until everything accepted before the call is durable."""
         for engine in self._engines.engines():
             if engine.leader is not None:
-                # What another leader has to decide now is not accepted here any more.
+                # A decision that is another leader's now is not accepted here any more.
                 with suppress(Refused):
                     await engine.leader.proposer.settled()
         return pb.FlushResponse(synced_position=self._engines.synced_position())
@@ -444,33 +444,33 @@ class StorageServicer(ReadServicer):
     def _pop_call(self, request: pb.PopRequest) -> PopCall:
         options = self._options
         return PopCall(
-            request.consumer_group_id,
-            topic_of(request.topic),
-            request.queue,
-            TakeRequest(
-                min(max(request.max_messages, 1), options.pop_max_messages),
-                min(request.max_bytes or options.pop_max_bytes, options.pop_max_bytes),
-                request.invisible_ms,
-                request.auto_renew,
-                request.holder,
-                request.attempt,
-                request.fifo,
-                request.max_attempts,
-                request.dead_letter_topic_id,
-                request.one_per_message_group,
-                broker_mark(request.broker_boot_id),
+            consumer_group_id=request.consumer_group_id,
+            topic=topic_of(request.topic),
+            queue=request.queue,
+            take=TakeRequest(
+                max_messages=min(max(request.max_messages, 1), options.pop_max_messages),
+                max_bytes=min(request.max_bytes or options.pop_max_bytes, options.pop_max_bytes),
+                invisible_ms=request.invisible_ms,
+                auto_renew=request.auto_renew,
+                holder=request.holder,
+                attempt=request.attempt,
+                fifo=request.fifo,
+                max_attempts=request.max_attempts,
+                dead_letter_topic_id=request.dead_letter_topic_id,
+                one_per_message_group=request.one_per_message_group,
+                broker=broker_mark(request.broker_boot_id),
             ),
-            request.start == pb.START_POSITION_LATEST,
-            request.wait_ms / 1000,
-            request.repeated,
-            request.known_sealed,
-            filter_of(self._filters, request.filter),
-            request.places_only,
-            request.ByteSize(),
-            lambda: self._holders.is_nobody_there(
+            latest=request.start == pb.START_POSITION_LATEST,
+            wait_s=request.wait_ms / 1000,
+            repeated=request.repeated,
+            known_sealed=request.known_sealed,
+            message_filter=filter_of(self._filters, request.filter),
+            places_only=request.places_only,
+            size_bytes=request.ByteSize(),
+            is_gone=lambda: self._holders.is_nobody_there(
                 request.broker_boot_id,
                 request.holder if request.auto_renew else None,
                 self._clock.monotonic_s(),
             ),
-            self._watchers.stream(request.broker_boot_id, request.tell_stream),
+            stream=self._watchers.stream(request.broker_boot_id, request.tell_stream),
         )

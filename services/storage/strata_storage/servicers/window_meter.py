@@ -52,7 +52,7 @@ class WindowMeterOptions:
 
 
 class MeteredNode(Engines, Protocol):
-    """What is asked of the storage node."""
+    """The part of the storage node that is needed."""
 
     def replicas(self) -> Mapping[int, Replica]:
         """Return the hosted replicas by raft group."""

@@ -1,7 +1,7 @@
 """The messages that a leader still has to upload to the tier, and the plan of the next object.
 
 It holds references, not messages: per queue an offset, a number of bytes and a time. Deciding is
-sync and reads rows only; `look` does a bounded piece of that, so the caller can give other tasks
+sync and reads rows only; `scan` does a bounded piece of that, so the caller can give other tasks
 their turn of the event loop.
 
 Invariant: a queue without an entry here has nothing to upload, or is found by the next `rescan`.
@@ -31,7 +31,7 @@ _NEVER_MS = 1 << 63
 
 
 class _Waiting:
-    """What waits in one queue: offsets `first` .. `seen` - 1 were looked at."""
+    """Messages that wait in one queue: offsets `first` .. `seen` - 1 were read."""
 
     __slots__ = ("first", "message_bytes", "seen", "since_ms", "space")
 
@@ -62,7 +62,7 @@ def _default_space(_: int) -> str:
 
 
 class _OfSpace:
-    """What waits of one space."""
+    """Messages of one space that wait."""
 
     __slots__ = ("message_bytes", "oldest_ms")
 
@@ -131,7 +131,7 @@ class Backlog:
     def messages_behind(self) -> int:
         """Return how many offsets wait; looks at the queue rows, which are in memory as a rule.
 
-        Of queues beyond the first 10 000 nothing is counted.
+        Queues beyond the first 10 000 are not counted.
         """
         behind = 0
         for key in islice(self._waiting.keys() | self._unseen.keys(), _COUNTED_QUEUES_MAX):
@@ -169,12 +169,12 @@ class Backlog:
         self._unseen.clear()
         self._unknown.clear()
 
-    def look_again(self) -> None:
+    def retry_unknown(self) -> None:
         """Look at the queues once more whose topics were not known."""
         unknown, self._unknown = self._unknown, {}
         self._unseen |= unknown
 
-    def look(self, max_rows: int) -> bool:
+    def scan(self, max_rows: int) -> bool:
         """Look at consume queue rows that came since the last time; False: there are more."""
         left = max_rows
         while self._unseen:

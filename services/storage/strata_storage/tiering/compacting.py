@@ -78,7 +78,7 @@ class Compactor:
             options,
             self._uploader.now_ms(),
         )
-        # What it replaces is deleted soon.
+        # The objects that it replaces are deleted soon.
         await self._verify(change.ref)
         await self._uploader.replace(change.ref, change.ranges)
 

@@ -16,6 +16,9 @@ from strata_tier.ranges import TierRetentionOptions
 from strata_tier.reads import TierReadOptions
 from strata_tier.store import StoreOptions
 
+# Defaults are written once, where they are used.
+_TIERING, _STORE, _READS = TieringOptions(), StoreOptions(), TierReadOptions()
+
 _MIB = 1024 * 1024
 
 
@@ -46,20 +49,23 @@ class TierConfig(Section):
     )
     home: str = Field(
         default="",
-        description="Folder of this cluster in the store; clusters that share a store need each "
-        "their own, and so does a restored one. Empty: `strata`, of a standalone node its id.",
+        description="Folder of this cluster in the store. Each cluster in a store, a "
+        "restored cluster too, needs its own. Empty: `strata`; for a standalone "
+        "node its cluster id.",
     )
     access_key: str = Field(
         default="",
-        description="Of S3, with its secret key; empty: the usual chain (environment, shared "
-        "files, the machine's role).",
+        description="Access key of S3, used with `secret_key`; empty: the usual chain "
+        "(environment, shared files, the machine's role).",
     )
-    secret_key: SecretStr = Field(default=SecretStr(""), description="Of S3.")
-    session_token: SecretStr = Field(default=SecretStr(""), description="Of temporary S3 keys.")
+    secret_key: SecretStr = Field(default=SecretStr(""), description="Secret key of S3.")
+    session_token: SecretStr = Field(
+        default=SecretStr(""), description="Token of temporary S3 keys."
+    )
     metadata: Literal["rocksdb", "json"] = Field(
         default="rocksdb",
-        description="Where a node keeps what is in which object: rocksdb, or json: also in files "
-        "that people can read, tier/ in the data folder, and in memory.",
+        description="Where a node keeps the index of objects: rocksdb; or json: in memory "
+        "too, and in files that people can read (`tier/` in the data folder).",
     )
     namespace_prefixes: bool = Field(
         default=True,
@@ -72,59 +78,82 @@ class TierConfig(Section):
         '{ NAMESPACE = { url = "...", access_key = "...", secret_key = "..." } }.',
     )
     default_level: TierLevel = Field(
-        default=TierLevel.NOT_IN_DISK,
-        description="tiered_storage_level of topics that name none.",
+        default=_TIERING.default_level,
+        description="`tiered_storage_level` of topics without one of their own.",
     )
     default_local_retention_ms: int = Field(
-        default=3_600_000,
+        default=_TIERING.local.retention_ms,
         ge=0,
-        description="How long the log keeps what the tier has, of topics that name none.",
+        description="Time for which the log keeps messages that the tier has, for topics "
+        "without a time of their own.",
     )
     object_bytes: int = Field(
-        default=64 * _MIB, ge=_MIB, le=1_024 * _MIB, description="Messages of one object."
+        default=_TIERING.upload.object_bytes,
+        ge=_MIB,
+        le=1_024 * _MIB,
+        description="Most bytes of messages of one object.",
     )
     flush_age_ms: int = Field(
-        default=30_000, ge=100, description="Age of a message at which it is uploaded in any case."
+        default=_TIERING.upload.flush_age_ms,
+        ge=100,
+        description="Age at which a message is uploaded, however small its object is.",
     )
     max_uploads: int = Field(
-        default=2, ge=1, le=64, description="Objects uploaded at once, each of a raft group."
+        default=_TIERING.upload.max_uploads,
+        ge=1,
+        le=64,
+        description="Most concurrent uploads, one per raft group.",
     )
     upload_share: float = Field(
-        default=0.1,
+        default=_TIERING.pace.share,
         gt=0,
         le=1,
-        description="Of a processor that uploads may take while messages come in; 1: all of it.",
+        description="Share of a processor for uploads while messages come in; 1: all of it.",
     )
     upload_patience_ms: int = Field(
-        default=300_000,
+        default=_TIERING.pace.patience_ms,
         ge=0,
-        description="Age of a message from which its upload takes what it needs.",
+        description="Age of a message from which on its upload may exceed `upload_share`.",
     )
     compaction: bool = Field(
-        default=True,
-        description="Storage nodes put small objects together; false: it is left to the job "
-        "compact_tier.py.",
+        default=_TIERING.compacts,
+        description="Storage nodes merge small objects; false: only the job compact_tier.py does.",
     )
     delete_grace_ms: int = Field(
-        default=3_600_000, ge=0, description="How long an object stays that nobody needs."
+        default=_TIERING.retention.grace_ms,
+        ge=0,
+        description="Time for which an unneeded object is kept.",
     )
     manifest_interval_ms: int = Field(
-        default=300_000, ge=1_000, description="How often manifest and checkpoint are uploaded."
+        default=_TIERING.local.manifest_interval_ms,
+        ge=1_000,
+        description="Time between two uploads of manifest and checkpoint.",
     )
     cache_bytes: int = Field(
-        default=256 * _MIB, ge=_MIB, description="Memory for what was read from the store."
+        default=_READS.cache_bytes,
+        ge=_MIB,
+        description="Memory for blocks that were read from the store.",
     )
     max_requests_in_flight: int = Field(
-        default=16, ge=1, le=256, description="Requests to the store at once."
+        default=_STORE.max_requests_in_flight,
+        ge=1,
+        le=256,
+        description="Most concurrent requests to the store.",
     )
     requests_per_s: float | None = Field(
-        default=None, gt=0, description="Budget of requests; absent: none."
+        default=_STORE.requests_per_s,
+        gt=0,
+        description="Most requests to the store; absent: no limit.",
     )
     upload_bytes_per_s: float | None = Field(
-        default=None, gt=0, description="Budget of bytes sent; absent: none."
+        default=_STORE.upload_bytes_per_s,
+        gt=0,
+        description="Most bytes sent to the store; absent: no limit.",
     )
     download_bytes_per_s: float | None = Field(
-        default=None, gt=0, description="Budget of bytes received; absent: none."
+        default=_STORE.download_bytes_per_s,
+        gt=0,
+        description="Most bytes received from the store; absent: no limit.",
     )
 
     @field_validator("home")

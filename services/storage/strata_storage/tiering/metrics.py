@@ -25,7 +25,9 @@ METRICS: tuple[MetricSpec, ...] = (
         "Uploads, reads and other work on the tier that failed and is repeated.",
         ("work",),
     ),
-    MetricSpec("strata_storage_tier_upload_ms", "histogram", "ms", "Uploads of one object."),
+    MetricSpec(
+        "strata_storage_tier_upload_ms", "histogram", "ms", "Time of one upload of an object."
+    ),
     MetricSpec(
         "strata_storage_tier_backlog",
         "gauge",
@@ -54,8 +56,8 @@ METRICS: tuple[MetricSpec, ...] = (
         "rocketmq_tiered_store_get_message_fallback_total",
         "counter",
         "1",
-        "Reads that asked the tier first and got messages from the log, which the tier did not"
-        " give.",
+        "Reads that asked the tier first and got the messages from the log because the tier "
+        "did not have them.",
     ),
     MetricSpec(
         "strata_storage_tier_uploads", "gauge", "1", "Objects being uploaded now (limited)."
@@ -76,7 +78,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_storage_tier_rested_ms_total",
         "counter",
         "ms",
-        "Rests of uploads while messages came in (`tier.upload_share`).",
+        "Pauses of uploads while messages came in (`tier.upload_share`).",
     ),
     MetricSpec(
         "strata_storage_tier_read_bytes_total",

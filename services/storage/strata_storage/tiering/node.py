@@ -31,7 +31,7 @@ from strata_storage.tiering.outside import OutsideWork, SweepPlan
 from strata_storage.tiering.parts import TieringParts
 from strata_storage.tiering.publisher import Publisher
 from strata_storage.tiering.reading import TieredReader, TierMessages
-from strata_storage.tiering.refill import later, refill
+from strata_storage.tiering.refill import read_log_tail, refill
 from strata_storage.tiering.retain import TierRetention
 from strata_storage.tiering.uploader import Uploader
 from strata_tier.base import TierError
@@ -39,13 +39,13 @@ from strata_tier.objects import BlockEntry, ObjectRef, OpenObject
 from strata_tier.ranges import MirroredTierMetadata, RowTierMetadata, TierMetadata
 from strata_tier.store import StoreError
 
-# What of an object is read at once while it is read back.
+# Bytes of an object that are read at once while it is read back.
 _VERIFY_REQUEST_BYTES = 8 * 1024 * 1024
 _TAIL_BYTES = 64 * 1024
 
 
 class TieredNode(Protocol):
-    """What tiering needs of the node on which it runs: its disk, its options, its tier."""
+    """The part of its node that tiering needs: the disk, the options, the tier."""
 
     @property
     def log(self) -> CommitLog:
@@ -77,7 +77,7 @@ class TieredNode(Protocol):
 
 
 class _Led(NamedTuple):
-    """What one leader does for the tier."""
+    """One leader's work for the tier."""
 
     uploader: Uploader
     retention: TierRetention
@@ -166,9 +166,9 @@ class NodeTiering:
         """Write index rows of a replica that only the tier can give, before it is opened.
 
         Returns:
-            What is missing afterwards; empty: nothing.
+            A line about the loss; empty: nothing is missing.
         """
-        read = partial(later, node.store, node.log, group.raft_group, group.replica_id)
+        read = partial(read_log_tail, node.store, node.log, group.raft_group, group.replica_id)
         return await refill(
             node.store, group.raft_group, self._messages, lambda: node.run_flush(read)
         )

@@ -39,10 +39,13 @@ from strata_tier.store import (
 
 Result = TypeVar("Result")
 
+DEFAULT_HOME = "strata"
+"""Folder of the objects of a cluster."""
+
 
 @dataclass(frozen=True, slots=True)
 class TierSetup:
-    """What a node is told about its tier.
+    """Settings and sources of a node's tier.
 
     Attributes:
         config: the section `[tier]`; without a URL there is none.
@@ -56,7 +59,7 @@ class TierSetup:
 
     config: TierConfig
     policies: TierPolicies
-    home: str = "strata"
+    home: str = DEFAULT_HOME
     memory: dict[str, MemoryBucket] = field(default_factory=dict)
     random: Callable[[], float] = random.random
     topic_names: Callable[[], dict[str, str]] = dict
@@ -150,7 +153,7 @@ async def open_tier(
     config = setup.config
     if not config.url:
         return None
-    # Of the whole process: objects are moved in buffers of megabytes.
+    # This is for the whole process: objects are moved in buffers of megabytes.
     keep_freed_memory()
     stores = await _opened_stores(setup, clock, metrics)
     store = stores.default
@@ -164,10 +167,10 @@ async def open_tier(
         options.pace, lambda: log.end_position, clock, on_rest=instruments.rested_ms.add
     )
     parts = TieringParts(
-        store,
-        stores,
-        home,
-        ObjectUploads(
+        store=store,
+        stores=stores,
+        home=home,
+        uploads=ObjectUploads(
             stores,
             home,
             log,
@@ -176,18 +179,18 @@ async def open_tier(
             options=options.upload,
             on_stored=messages.remember,
         ),
-        setup.policies,
-        options,
-        clock,
-        instruments,
-        thread,
-        UploadTurns(options.upload.max_uploads),
-        setup.topic_names,
-        None
+        policies=setup.policies,
+        options=options,
+        clock=clock,
+        instruments=instruments,
+        run_read=thread,
+        upload_turns=UploadTurns(options.upload.max_uploads),
+        topic_names=setup.topic_names,
+        metadata=None
         if setup.metadata is None
         else MetadataPublisher(store, home, setup.metadata, clock=clock),
-        Spaces(frozenset(config.spaces), config.namespace_prefixes),
-        costs,
-        folder / "tier" if config.metadata == "json" else None,
+        spaces=Spaces(frozenset(config.spaces), config.namespace_prefixes),
+        costs=costs,
+        json_folder=folder / "tier" if config.metadata == "json" else None,
     )
     return OpenTier(parts, messages, thread)

@@ -20,7 +20,7 @@ class UploadOptions:
         ranges_per_entry: ranges that one entry commits or replaces; each is looked up when the
             entry is applied, and everything else waits for that.
         block_bytes: messages of one block, the unit of a read.
-        check_interval_ms: pause between two looks at what waits.
+        check_interval_ms: pause between two scans of what waits.
         retry_ms: pause before a failed upload is repeated; it doubles with every failure ...
         retry_max_ms: ... up to this.
         rows_per_turn: consume queue rows looked at before others get their turn.
@@ -61,7 +61,7 @@ class LocalOptions:
 
 @dataclass(frozen=True, slots=True)
 class OutsideOptions:
-    """What jobs outside may ask of leaders.
+    """Limits of outside jobs' calls to leaders.
 
     Attributes:
         proofs_at_once: objects that a node reads back at once for jobs; more are refused as

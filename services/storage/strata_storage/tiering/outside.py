@@ -43,7 +43,7 @@ _FOLDERS = {ObjectKind.STREAM_SET: SET_FOLDER, ObjectKind.ONE_QUEUE: QUEUE_FOLDE
 
 
 class SweepPlan(NamedTuple):
-    """What a job may delete.
+    """Objects that a job may delete.
 
     Attributes:
         doomed: objects of which nothing is left, the oldest drops first.
@@ -57,7 +57,7 @@ class SweepPlan(NamedTuple):
 
 
 class OutsideWork:
-    """Of one node, for all raft groups that are led here.
+    """Jobs' side of one node, for all raft groups that are led here.
 
     Args:
         parts: of tiering.
@@ -151,7 +151,7 @@ class OutsideWork:
         finally:
             self.proofs -= 1
 
-    # What a job may delete ---------------------------------------------------------------------
+    # Deletions ----------------------------------------------------------------------------------
 
     async def plan_sweep(
         self, engine: GroupEngine, uploader: Uploader, old_keys: Sequence[str]
@@ -249,8 +249,8 @@ async def _planned_on(
 ) -> dict[TieredRange, list[TieredRange]]:
     """Return the ranges that may still be put in place, each with those that stand there.
 
-    What was committed after the plan was made is not what it was made for: a job that is run again
-    would write and replace the same once more.
+    A commit after the plan was made is not part of the plan: a job that is run again would write
+    and replace the same objects once more.
 
     Raises:
         Refused: OUTCOME_INVALID, a range holds other messages than those.

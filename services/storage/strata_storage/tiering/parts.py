@@ -88,7 +88,7 @@ def _uncounted() -> TopicCosts:
 
 @dataclass(frozen=True, slots=True)
 class Spaces:
-    """Which namespaces have a place of their own in the tier.
+    """The namespaces that have a place of their own in the tier.
 
     Attributes:
         named: these, with a store of their own.
@@ -103,7 +103,7 @@ class Spaces:
         return namespace if self.is_each or namespace in self.named else DEFAULT_SPACE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TieringParts:
     """See the module docstring.
 

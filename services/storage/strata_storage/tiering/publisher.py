@@ -37,7 +37,7 @@ from strata_tier.upkeep import manifests_in
 _ENTRIES_MAX = 100_000
 # Newest manifests of a raft group that stay, with their checkpoints.
 _KEPT = 3
-# Of a key: behind the raft group.
+# Place in a key: behind the raft group.
 _KIND_AT = 4
 _TIER_STATE = frozenset((RowKind.TIER_RANGE, RowKind.TIER_OBJECT, RowKind.TIER_QUEUE))
 
@@ -122,7 +122,7 @@ class Publisher:
             partial(self._prepare, description, name, rows, waiting)
         )
         if engine.whole_rows() != generation:
-            # The log that the entries were read from was voided meanwhile.
+            # The log that the entries were read from was truncated meanwhile.
             return
         store = self._parts.store
         await store.put(archive_key, parts_of(parts), size_bytes=sum(map(len, parts)))

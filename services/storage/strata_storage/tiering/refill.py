@@ -97,8 +97,8 @@ def _not_retracted(rows: GroupRows, hole: Hole) -> Iterator[Hole]:
         yield hole._replace(first=at)
 
 
-class Later(NamedTuple):
-    """What the log says that the rows do not know yet: they are as a checkpoint was.
+class LogTail(NamedTuple):
+    """Facts of the log that the rows do not have yet: the rows are as old as a checkpoint.
 
     Attributes:
         min_offsets, dropped_topics: trims and drops.
@@ -118,14 +118,17 @@ class Later(NamedTuple):
         return max(offset, self.min_offsets.get((hole.topic_id, hole.queue), 0))
 
 
-def later(store: StateStore, log: CommitLogReader, raft_group: int, replica_id: int) -> Later:
+def read_log_tail(
+    store: StateStore, log: CommitLogReader, raft_group: int, replica_id: int
+) -> LogTail:
     """Read what came after the rows. Blocks.
 
-    The last entries may never be committed. What they say of the tier is true all the same: what
-    an entry commits was uploaded before, and rows are missing only where the log gave up messages.
+    The last entries may never be committed. They are right about the tier all the same: an
+    object is uploaded before it is committed, and rows are missing only where the log gave up
+    messages.
     """
     overlay = Overlay(store)
-    found = Later({}, set(), RowTierMetadata(overlay, raft_group))
+    found = LogTail({}, set(), RowTierMetadata(overlay, raft_group))
     known = log.replica(replica_id)
     first = GroupRows(store, raft_group).applied.get().raft_index + 1
     last = 0 if known is None else known.last_index
@@ -145,7 +148,7 @@ def later(store: StateStore, log: CommitLogReader, raft_group: int, replica_id: 
     return found
 
 
-def _take_in(found: Later, overlay: Overlay, frame: StoredFrame) -> None:
+def _take_in(found: LogTail, overlay: Overlay, frame: StoredFrame) -> None:
     kind = command_kind(frame.payload)
     if kind == CommandKind.TRIM:
         for topic_id, queue, min_offset in decode_trim(frame.payload).queues:
@@ -168,7 +171,7 @@ async def refill(
     store: StateStore,
     raft_group: int,
     columns: TierColumns | None,
-    later: Callable[[], Awaitable[Later]],
+    read_tail: Callable[[], Awaitable[LogTail]],
 ) -> str:
     """Write the rows that only the tier can give.
 
@@ -176,14 +179,14 @@ async def refill(
         store: all rows.
         raft_group: whose.
         columns: reads the tier; None: there is none here.
-        later: reads what the rows do not know yet. An object of which a later trim left nothing
+        read_tail: reads what the rows do not know yet. An object of which a later trim left nothing
             may be deleted by now; any other one that is not there is damage.
 
     Returns:
-        What is missing afterwards; empty: nothing.
+        A line about the loss; empty: nothing is missing.
     """
     rows = GroupRows(store, raft_group)
-    known = await later()
+    known = await read_tail()
     metadata = known.metadata
     for hole in list(holes(rows, metadata)):
         if columns is None:

@@ -100,7 +100,7 @@ class TierRetention:
                 reason=str(error),
             )
 
-    # What nobody may read any more -------------------------------------------------------------
+    # Objects that nobody may read any more ------------------------------------------------------
 
     async def _drop(self, now_ms: int) -> None:
         queues: list[tuple[int, int, int]] = []
@@ -124,7 +124,7 @@ class TierRetention:
             data = encode_change(change)
             await self._uploader.propose(encode_tier_change(TierChangeCommand(False, data)))
 
-    # What the log may give up ------------------------------------------------------------------
+    # Messages that the log may give up ----------------------------------------------------------
 
     async def _give_up(self, now_ms: int, floor_index: int) -> None:
         found: list[LocalQueue] = []
@@ -207,7 +207,7 @@ class TierRetention:
         committed = self._machine.tier.commit_offset(each.topic_id, each.queue)
         return committed is not None and each.local <= committed
 
-    # What is deleted ---------------------------------------------------------------------------
+    # Deletion -----------------------------------------------------------------------------------
 
     async def _delete(self, now_ms: int) -> None:
         """Delete objects that were dropped long enough ago, a bounded number."""

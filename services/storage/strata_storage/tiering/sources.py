@@ -58,7 +58,7 @@ def _columns(run: MessageRun) -> bytes:
 
 
 class SourceLog(Protocol):
-    """What is needed of the CommitLog."""
+    """The part of the CommitLog that is needed."""
 
     def entry(self, replica_id: int, index: int) -> StoredFrame | None:
         """Return an entry, its checksum compared."""

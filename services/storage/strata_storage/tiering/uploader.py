@@ -123,7 +123,7 @@ class Uploader:
                 )
                 await asyncio.sleep(self._pauses.next_s())
                 if isinstance(error, StaleEntryError):
-                    await self._look_anew()
+                    await self._rescan()
 
     def _waits(self, error: Exception) -> None:
         self._logger.info("upload waits", raft_group=self._engine.raft_group, reason=str(error))
@@ -140,7 +140,7 @@ class Uploader:
             oldest_ms = self.backlog.oldest_ms
             is_behind = oldest_ms is not None and oldest_ms <= began_ms
             if not is_behind and not self._machine.tier.dispatch:
-                # What is left came later.
+                # The rest came later.
                 return
 
     async def rescan(self) -> None:
@@ -149,7 +149,7 @@ class Uploader:
             if count % self._options.rows_per_turn == 0:
                 await asyncio.sleep(0)
 
-    async def _look_anew(self) -> None:
+    async def _rescan(self) -> None:
         """Forget what was thought to wait: rows are not what they were taken for."""
         self.backlog.forget()
         await self.rescan()
@@ -205,11 +205,11 @@ class Uploader:
     # Dispatch -----------------------------------------------------------------------------------
 
     async def _dispatch(self, *, at_once: bool = False) -> bool:
-        self.backlog.look_again()
-        is_seen = self.backlog.look(self._options.rows_per_turn)
+        self.backlog.retry_unknown()
+        is_seen = self.backlog.scan(self._options.rows_per_turn)
         while not is_seen:
             await asyncio.sleep(0)
-            is_seen = self.backlog.look(self._options.rows_per_turn)
+            is_seen = self.backlog.scan(self._options.rows_per_turn)
         if not at_once and not self.backlog.is_due(self._leader.proposer.now_ms()):
             return False
         async with self.turn:
@@ -271,7 +271,8 @@ class Uploader:
         """Check that no sweep may be deleting an object of this name.
 
         An earlier leader may have told one of an object that was written long ago and that nobody
-        committed. What was told is not known here, so such an object waits for as long as it holds.
+        committed. This leader does not know which deletions were told, so such an object waits
+        until none holds.
 
         Raises:
             TierError: one may; to be written again later.

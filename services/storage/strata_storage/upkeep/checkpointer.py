@@ -23,14 +23,14 @@ from strata_storage.base.errors import Refused
 from strata_storage.group.engine import GroupEngine
 from strata_storage.upkeep.checkpoint import encode_checkpoint
 
-# Of one group commit, unless one frame alone has more; it must fit into the smallest segment.
+# Limit of a group commit, unless one frame alone has more; it fits into the smallest segment.
 _WRITE_BYTES = 2 * 1024 * 1024
 # Checkpoints that take turns: each keeps a picture of the rows, and with it what changed since.
 _OPEN_MAX = 8
 
 
 class CheckpointReplica(Protocol):
-    """What is needed of a replica."""
+    """The part of a replica that is needed."""
 
     def write_checkpoint(self, frames: Sequence[Frame]) -> Awaitable[int]:
         """Write frames with the next group commit."""

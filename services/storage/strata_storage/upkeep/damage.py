@@ -42,7 +42,7 @@ class DamageWatch:
         if len(self._suspects) < _SUSPECTS_MAX:
             self._suspects.add((raft_group, raft_index))
 
-    async def look(self, max_bytes: int) -> None:
+    async def scan(self, max_bytes: int) -> None:
         """Check the next part of the log and what reads complained about.
 
         Args:

@@ -53,7 +53,7 @@ class Expiry:
         self._logger = get_logger("storage")
 
     async def run(self, interval_s: float) -> None:
-        """Have a turn at every interval, for ever."""
+        """Have a turn at every interval, until cancelled."""
         for turn in itertools.count():
             await asyncio.sleep(interval_s)
             for engine in self._engines():

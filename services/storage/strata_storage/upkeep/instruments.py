@@ -142,7 +142,7 @@ def used_by(engines: Sequence[GroupEngine]) -> dict[str, int]:
 
 
 class ObservedNode(Protocol):
-    """What the gauges ask of a storage node; each answer is from memory.
+    """The part of a storage node that gauges need; each answer is from memory.
 
     Attributes:
         disk_guard: how full the disk is.

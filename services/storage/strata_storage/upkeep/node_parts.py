@@ -27,7 +27,7 @@ from strata_storage.upkeep.retention import RetentionSource
 
 
 class NodePeers(Protocol):
-    """What a node must know of the others (`app.Peers`)."""
+    """A node's knowledge of the others (`app.Peers`)."""
 
     @property
     def node_of(self) -> Callable[[int], str | None]:
@@ -38,9 +38,9 @@ class NodePeers(Protocol):
         """Tells what the metadata gives a raft group and it does not own yet."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeParts:
-    """What a node is made of.
+    """Parts of a node.
 
     Attributes:
         node_id: its id among all nodes.
@@ -50,8 +50,8 @@ class NodeParts:
         run_write: runs calls that belong to the log's writer thread.
         run_read: runs reads in the small pool of reading threads.
         run_flush: runs long work that must delay neither.
+        peers: what the node knows of the others.
         plugins: what is loaded.
-        peers: the other nodes; None: `HostedGroup` says all there is to know.
         tier, tier_messages: where old messages go and are read; None: there is no tier.
         forwarder: brings messages that waited to the raft group that has their queue now.
         aside: where removed replicas are put; None: nowhere, they are deleted.
@@ -71,8 +71,8 @@ class NodeParts:
     metrics: Metrics
     options: StorageOptions
     retention: RetentionSource
+    peers: NodePeers
     ballast: Ballast | None = None
-    peers: NodePeers | None = None
     plugins: Sequence[StoragePlugin] = ()
     tier: TieringParts | None = None
     tier_messages: TierMessages | None = None

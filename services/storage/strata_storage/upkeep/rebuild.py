@@ -43,7 +43,7 @@ from strata_storage.rows.machine import GroupMachine
 from strata_storage.rows.pending_apply import StoredEntry, write_pending_ids
 from strata_storage.rows.placed_rows import pin_of_placed, write_placed
 from strata_storage.rows.trace_apply import TraceApply
-from strata_storage.tiering.refill import holes, later
+from strata_storage.tiering.refill import holes, read_log_tail
 from strata_storage.upkeep.checkpoint import decode_checkpoint
 
 _READ_BYTES = 8 * 1024 * 1024
@@ -56,7 +56,7 @@ class RebuildError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What a rebuild could not read.
+    """Entries that a rebuild could not read.
 
     Attributes:
         unreadable: raft index -> why, of entries whose rows are missing; empty: none are.
@@ -68,7 +68,7 @@ class Rebuilt:
 
     @property
     def problem(self) -> str:
-        """What is missing, in one line; empty: nothing."""
+        """Return one line about the loss; empty: nothing is missing."""
         if not self.unreadable:
             return ""
         index, reason = next(iter(self.unreadable.items()))
@@ -134,7 +134,7 @@ def rebuild_if_needed(
     replay = _Replay(store, rows)
     unreadable = replay.entries(log, replica_id)
     replay.take_back()
-    known = later(store, log, raft_group, replica_id)
+    known = read_log_tail(store, log, raft_group, replica_id)
     tiered = next(holes(rows, known.metadata), None)
     if not unreadable and not known.damage and tiered is None:
         batch = store.new_batch()
@@ -240,7 +240,7 @@ class _Replay:
     def _is_kept(self, topic_id: int, queue: int, offset: int) -> bool:
         """Whether an offset is retained and its rows come from the log.
 
-        What may be in the tier only is read from there as a whole.
+        Ranges that may be in the tier only are read from there whole.
         """
         if self._is_trimmed(topic_id, queue, offset):
             return False
@@ -254,13 +254,13 @@ class _Replay:
     def _resolve(self, frame: StoredFrame) -> None:
         """Write the rows of what is retained of a RESOLVE's messages.
 
-        Of those that only the tier has there is the pin alone: it tells who repeats a call how the
+        Messages that only the tier has leave just the pin: it tells the repeat of a call how the
         message ended (rule 37).
         """
         command = decode_resolve(frame.payload)
         placed = []
         for item in command.items:
-            if item.action is not ResolveAction.PLACE or self._rows.pins.is_lost(item.key.ref):
+            if item.action is not ResolveAction.DELIVER or self._rows.pins.is_lost(item.key.ref):
                 continue
             place = item.topic_id, item.queue, item.offset_or_due
             if self._is_kept(*place):
@@ -365,8 +365,8 @@ def redo(machine: GroupMachine, log: CommitLog, replica_id: int) -> None:
 def apply_readable(machine: GroupMachine, log: CommitLog, replica_id: int) -> None:
     """Apply what a read-only replica without other voters still can read, up to the damage.
 
-    What is durable in such a replica's log is committed, so it may be shown; nobody applies it
-    otherwise, because a read-only replica is never elected. Blocks.
+    Durable entries of such a replica's log are committed, so they may be shown; nobody applies
+    them otherwise, because a read-only replica is never elected. Blocks.
 
     Raises:
         ApplyError, StateError, CommandError, BatchError: an entry cannot be applied; those before

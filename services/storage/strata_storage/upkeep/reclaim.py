@@ -38,7 +38,7 @@ _ROWS_PER_TURN = 500
 # Copied in one visit to the writer's thread: what a group commit may have to wait for.
 _STEP_BYTES = 4 * 1024 * 1024
 
-# What a turn may meet; the next one tries again.
+# Errors that a turn may meet; the next turn tries again.
 _NOT_NOW = (
     DiskFull,
     WriteFailed,
@@ -102,7 +102,7 @@ class Reclaimer:
             disk_is_low: copy also where much of a segment is live.
 
         Raises:
-            LogFailed: final (rule 7). What else goes wrong is logged and tried in the next turn.
+            LogFailed: final (rule 7). Other errors are logged, and the next turn tries again.
         """
         await self._checkpointer.write_behind(engines, replicas)
         try:
@@ -148,7 +148,7 @@ class Reclaimer:
             await self._checkpointer.write_behind(engines, replicas)
             oldest = self._log.segments()[0]
             if any(first == VOID_INDEX for first, _ in oldest.replicas.values()):
-                # A voided log must stay so: a moved copy would supersede nothing (rule 9).
+                # A truncated log must stay so: a moved copy would supersede nothing (rule 9).
                 return True
             is_needed = await self._needed(engines, oldest)
             limit = int(oldest.file_bytes * ratio)
@@ -219,7 +219,7 @@ async def _retained_indexes(machine: GroupMachine, last_index: int) -> set[int]:
                 await asyncio.sleep(0)
             if run.offset_index > last_index:
                 break
-            # What was placed from an earlier entry than this queue's others has a pin there.
+            # A message delivered from an earlier entry than this queue's others has a pin there.
             indexes.add(run.raft_index)
             indexes.add(run.offset_index)
     for ref, pin in machine.rows.pins.scan(last_index=last_index):

@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from strata_mq.commands import (
-    PLACE_BYTES_MIN,
+    DELIVER_BYTES_MIN,
     RESOLVE_HEAD_BYTES,
     LostCommand,
     NextOffset,
@@ -48,7 +48,7 @@ METADATA_RAFT_GROUP = 0
 
 @dataclass(slots=True)
 class GivenUp:
-    """What a repair gives up of one entry.
+    """The part of one entry that a repair gives up.
 
     Attributes:
         raft_group, replica_id, index: which.
@@ -72,7 +72,7 @@ class GivenUp:
 
 @dataclass(slots=True)
 class RepairPlan:
-    """What a repair will do; empty `damages` and `unsealed`: the log is whole.
+    """Plan of a repair; empty `damages` and `unsealed`: the log is whole.
 
     Attributes:
         damages: runs of bytes that become holes.
@@ -193,7 +193,7 @@ class _ReplicaRepair:
         unknown = sorted(lost.keys() - saved) if self._rows is not None else ()
         known = Neighbours(self._log, self._replica_id, unknown, saved=saved).read()
         for index in sorted(lost):
-            self._stand_in(*lost[index], saved.get(index), known)
+            self._write_placeholder(*lost[index], saved.get(index), known)
         self._checkpoint(checkpoint or 0, lost.keys())
         self._end(suspected)
 
@@ -225,7 +225,7 @@ class _ReplicaRepair:
                 saved[entry.index] = found
         return saved
 
-    def _stand_in(
+    def _write_placeholder(
         self, damage: Damage, entry: DamagedEntry, saved: Saved | None, known: Neighbours
     ) -> None:
         """Plan the frame that takes a damaged entry's place."""
@@ -238,7 +238,7 @@ class _ReplicaRepair:
             given_up.saved_messages = saved.view.message_count - len(saved.lost)
             given_up.lost, given_up.complete = saved.lost_messages(), True
             self._give_up_waiting(given_up, saved.lost_waiting())
-            kind, payload = EntryKind.NORMAL, saved.stand_in()
+            kind, payload = EntryKind.NORMAL, saved.placeholder()
         elif entry.entry_kind == EntryKind.NORMAL and self._rows is not None:
             kind, payload = EntryKind.NORMAL, self._lost_command(damage, entry, known, given_up)
         flags = FLAG_MOVED if entry.index <= self._replica.last_index else 0
@@ -364,7 +364,7 @@ def _indexed(rows: GroupRows, index: int) -> list[LostMessages]:
 def _offsets_max(length: int) -> int:
     """Return how many offsets an entry, or several, of so many bytes can have used."""
     stored = (length - _APPEND_BYTES_MIN) // _MESSAGE_BYTES_MIN
-    placed = (length - RESOLVE_HEAD_BYTES) // PLACE_BYTES_MIN
+    placed = (length - RESOLVE_HEAD_BYTES) // DELIVER_BYTES_MIN
     return max(0, stored, placed)
 
 

@@ -26,7 +26,7 @@ from strata_storage.base.removed_replicas import (
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What came back.
+    """Result of a restore.
 
     Attributes:
         replica: what it was.

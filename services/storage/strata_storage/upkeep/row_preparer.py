@@ -33,7 +33,7 @@ _READ_PAUSE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What the rows of a replica are worth before it is opened.
+    """State of a replica's rows before it is opened.
 
     Attributes:
         is_installing: a snapshot was being written over them.
@@ -110,7 +110,7 @@ class RowPreparer:
         """Read again for a while what the disk fails to read: that is not damage (rule 40).
 
         Raises:
-            ReadFailed: it has failed for several seconds; the other raft groups shall start.
+            ReadFailed: it has failed for several seconds; the other raft groups should start.
         """
         for _ in range(_READ_ATTEMPTS - 1):
             try:

@@ -49,7 +49,7 @@ class LostMessages(NamedTuple):
 
 
 class Neighbours:
-    """What the readable entries around lost ones say about offsets.
+    """Bounds of lost offsets, from the readable entries around them.
 
     Args:
         log: the log.
@@ -151,7 +151,7 @@ class Saved:
         """Return what the parts took."""
         return _taken(self.view, self.command)
 
-    def stand_in(self) -> tuple[bytes, ...]:
+    def placeholder(self) -> tuple[bytes, ...]:
         """Return the payload of a LOST command that keeps the rest."""
         return encode_lost(LostCommand((), 0, self.lost)), self.payload
 
@@ -232,7 +232,7 @@ def _taken(view: BatchView, command: AppendCommand) -> list[Taken]:
 def _placed(command: ResolveCommand) -> list[Taken]:
     offsets: dict[QueueKey, list[int]] = {}
     for item in command.items:
-        if item.action is ResolveAction.PLACE:
+        if item.action is ResolveAction.DELIVER:
             offsets.setdefault((item.topic_id, item.queue), []).append(item.offset_or_due)
     return [
         (topic_id, PartResolution(queue, taken[0]), len(taken))

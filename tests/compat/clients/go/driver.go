@@ -254,9 +254,12 @@ func (d *driver) close(c command) (any, error) {
 
 func (d *driver) config(group *string) *rmq.Config {
 	config := &rmq.Config{
-		Endpoint:    d.options.Endpoint,
-		NameSpace:   d.options.Namespace,
-		Credentials: &credentials.SessionCredentials{},
+		Endpoint:  d.options.Endpoint,
+		NameSpace: d.options.Namespace,
+		Credentials: &credentials.SessionCredentials{
+			AccessKey:    d.options.AccessKey,
+			AccessSecret: d.options.SecretKey,
+		},
 	}
 	if group != nil {
 		config.ConsumerGroup = *group

@@ -16,6 +16,8 @@ type options struct {
 	Endpoint  string `json:"endpoint"`
 	TLS       bool   `json:"tls"`
 	Namespace string `json:"namespace"`
+	AccessKey string `json:"access_key"`
+	SecretKey string `json:"secret_key"`
 	TimeoutMs int    `json:"timeout_ms"`
 }
 

@@ -21,6 +21,9 @@ const quiet = { debug() {}, info() {}, warn() {}, error() {}, close() {} };
 const base = {
   endpoints: options.endpoint,
   namespace: options.namespace,
+  sessionCredentials: options.access_key
+    ? { accessKey: options.access_key, accessSecret: options.secret_key }
+    : undefined,
   sslEnabled: options.tls,
   requestTimeout: options.timeout_ms,
   logger: quiet,

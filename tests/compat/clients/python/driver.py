@@ -109,7 +109,7 @@ class Driver:
         self._tls = options["tls"]
         self._configuration = ClientConfiguration(
             options["endpoint"],
-            Credentials(),
+            Credentials(options["access_key"], options["secret_key"]),
             options["namespace"],
             request_timeout=options["timeout_ms"] // 1000,  # a fraction breaks the client
         )

@@ -1,4 +1,4 @@
-"""What jobs do to rows, without Spark: windows to a wide table, loads to forecasts and samples."""
+"""Work of jobs on rows, without Spark: windows to a wide table, loads to forecasts and samples."""
 
 from __future__ import annotations
 

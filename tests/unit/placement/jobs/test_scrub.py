@@ -1,4 +1,4 @@
-"""What each task of a scrub finds in its objects."""
+"""Damage that each task of a scrub finds in its objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each task of a compaction and of a sweep does to a bucket, and asks of a leader."""
+"""Work of each task of a compaction and of a sweep on a bucket, and its calls to a leader."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_compaction_writes_proves_and_commits(bucket: Bucket) -> None:
 
 
 def test_another_run_has_names_of_its_own(bucket: Bucket) -> None:
-    """What a killed run left behind is never committed, so that it may be deleted."""
+    """Objects that a killed run left behind are never committed, so that they may be deleted."""
     leader = FakeLeader(bucket.tier, refusal="killed")
     keys = set()
     for salt in (1, 2):
@@ -239,7 +239,7 @@ def test_a_sweep_deletes_what_nobody_needs(bucket: Bucket) -> None:
 
 
 def test_a_dry_run_tells_and_deletes_nothing(bucket: Bucket) -> None:
-    """What would go is counted."""
+    """Objects that would go are counted."""
     age(bucket, orphan_of(bucket, 1), 49)
     bucket.tier.apply(DropRanges([(1, 0, 10), (1, 1, 10)], 1_000))
     before = bucket.keys

@@ -96,6 +96,6 @@ def test_a_row_says_all_that_a_message_has() -> None:
 
 
 def test_a_row_without_body_is_refused() -> None:
-    """What cannot be a message is not sent as an empty one."""
+    """A row that cannot be a message is not sent as an empty one."""
     with pytest.raises(SourceError, match="row 0 has no body"):
         list(requests_of([{"tag": "a"}], SourceOptions(("a:1",), "t"), "job"))

@@ -1,4 +1,4 @@
-"""Which offsets tasks of the data source read."""
+"""Offsets that tasks of the data source read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_queue_begins_at_its_oldest_message() -> None:
 
 
 def test_an_empty_older_epoch_does_not_hide_messages() -> None:
-    """What is trimmed of an older epoch says nothing of the newer one."""
+    """Trimmed messages of an older epoch say nothing of the newer one."""
     assert starts_of([QueueSpan(0, 40, 40), QueueSpan(0, 40, 60)]) == {"0": 40}
 
 
@@ -95,7 +95,7 @@ def test_advancing_never_goes_back_nor_too_far(
     st.integers(1, 20),
 )
 def test_every_offset_is_read_once(lengths: list[int], low: int, more: int, most: int) -> None:
-    """Whatever the epochs are, a micro-batch's tasks cover its range exactly."""
+    """A micro-batch's tasks cover its range exactly, whatever the epochs are."""
     spans, at = [], 0
     for length in lengths:
         spans.append(QueueSpan(0, at, at + length))

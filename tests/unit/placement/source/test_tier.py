@@ -156,7 +156,7 @@ def test_times_plan_fewer_offsets(filled: Tier) -> None:
 
 
 def test_nothing_is_given_behind_a_hole(filled: Tier) -> None:
-    """What a later epoch has uploaded waits for the rest of the earlier one."""
+    """Messages of a later epoch wait for the rest of the earlier one."""
     pieces = [piece for piece in pieces_of(filled) if piece.tiered.first_offset != 400]
     spans = TierTopic(OPTIONS, pieces).spans()
     assert spans == [QueueSpan(0, 0, 400), QueueSpan(1, 0, 400)]

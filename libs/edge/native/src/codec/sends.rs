@@ -28,7 +28,7 @@ const FIFO: usize = 2;
 const DELAY: usize = 3;
 const TRANSACTION: usize = 4;
 
-/// What a message may have at most; the names are those of `Limits`.
+/// Limits of a message; the names are those of `Limits`.
 #[derive(FromPyObject)]
 struct Limits {
     max_messages: usize,
@@ -176,7 +176,7 @@ impl SendPass {
         };
         let (name, value) = (plain(name.bytes()?)?, plain(value.bytes()?)?);
         usual(names.len() < self.limits.max_property_count && !self.reserved.contains(name))?;
-        // Of two entries a parser keeps the last.
+        // A parser keeps the last of two entries.
         usual(!names.contains(&name))?;
         names.push(name);
         Ok(name.len() + value.len())
@@ -294,7 +294,7 @@ struct Message<'a> {
     body: &'a [u8],
     /// The system properties as they came.
     own: &'a [u8],
-    /// What lies before and behind them.
+    /// Bytes before and behind them.
     head: &'a [u8],
     tail: &'a [u8],
     properties: Properties<'a>,

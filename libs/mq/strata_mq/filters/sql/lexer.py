@@ -13,7 +13,7 @@ from strata_mq.requests.errors import Code, RequestError
 
 
 class TokenKind(Enum):
-    """What a token is; keywords and symbols are kinds of their own, by their upper-case text."""
+    """Kind of a token; keywords and symbols have kinds of their own, by their upper-case text."""
 
     INTEGER = "an integer"
     DECIMAL = "a decimal number"

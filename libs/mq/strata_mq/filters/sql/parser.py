@@ -52,7 +52,7 @@ _CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None}
 
 @dataclass(frozen=True, slots=True)
 class SqlLimits:
-    """What one expression may cost: each limit is far above what people write.
+    """Limits of one expression; each is far above what people write.
 
     Attributes:
         max_length: characters.

@@ -129,7 +129,7 @@ def _wrapped(condition: Condition) -> Stepwise:
         return Truth(name)
 
     def small_value(value: Value, name: str) -> Value:
-        # What is no condition is a leaf.
+        # A node that is no condition is a leaf.
         return small(value, name) if isinstance(value, Condition) else value
 
     match condition:

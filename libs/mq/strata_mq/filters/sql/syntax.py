@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class ValueType(Enum):
-    """What a value is, known before there is a message."""
+    """Type of a value, known before there is a message."""
 
     TEXT = "text"
     NUMBER = "number"

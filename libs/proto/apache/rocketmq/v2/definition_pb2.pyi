@@ -654,7 +654,7 @@ Global___MessageQueue: _TypeAlias = MessageQueue  # noqa: Y015
 
 @_typing.final
 class Digest(_message.Message):
-    """Of the encoded body. MD5 as upper-case hex is read alike by every client."""
+    """Digest of the encoded body. Every client reads MD5 as upper-case hex alike."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -678,7 +678,7 @@ Global___Digest: _TypeAlias = Digest  # noqa: Y015
 
 @_typing.final
 class SystemProperties(_message.Message):
-    """What the client and the broker know of a message, beside its own properties."""
+    """Facts of a message that client and broker know, beside its own properties."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -843,7 +843,7 @@ Global___DeadLetterQueue: _TypeAlias = DeadLetterQueue  # noqa: Y015
 
 @_typing.final
 class Message(_message.Message):
-    """What a client sends and receives; brokers add to its system properties."""
+    """A message as clients send and receive it; brokers add to its system properties."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

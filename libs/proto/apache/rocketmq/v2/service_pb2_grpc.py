@@ -125,7 +125,7 @@ class MessagingServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def QueryRoute(self, request, context):
-        """Which queues a topic has and where they are served. Asked at start and every 30 s.
+        """Queues of a topic and their addresses. Clients ask at start and every 30 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -146,7 +146,7 @@ class MessagingServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def QueryAssignment(self, request, context):
-        """Which queues a push consumer should receive from. Asked every 5 s.
+        """Queues that a push consumer should receive from. Clients ask every 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

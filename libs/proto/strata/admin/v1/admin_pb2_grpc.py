@@ -214,6 +214,66 @@ class AdminServiceStub(object):
                 request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListQuotasRequest.SerializeToString,
                 response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListQuotasResponse.FromString,
                 _registered_method=True)
+        self.CreateUser = channel.unary_unary(
+                '/strata.admin.v1.AdminService/CreateUser',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.CreateUserRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.CreateUserResponse.FromString,
+                _registered_method=True)
+        self.GetUser = channel.unary_unary(
+                '/strata.admin.v1.AdminService/GetUser',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetUserRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetUserResponse.FromString,
+                _registered_method=True)
+        self.ListUsers = channel.unary_unary(
+                '/strata.admin.v1.AdminService/ListUsers',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListUsersRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListUsersResponse.FromString,
+                _registered_method=True)
+        self.UpdateUser = channel.unary_unary(
+                '/strata.admin.v1.AdminService/UpdateUser',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.UpdateUserRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.UpdateUserResponse.FromString,
+                _registered_method=True)
+        self.DeleteUser = channel.unary_unary(
+                '/strata.admin.v1.AdminService/DeleteUser',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.DeleteUserRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.DeleteUserResponse.FromString,
+                _registered_method=True)
+        self.RotateUserKey = channel.unary_unary(
+                '/strata.admin.v1.AdminService/RotateUserKey',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.RotateUserKeyRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.RotateUserKeyResponse.FromString,
+                _registered_method=True)
+        self.CreateUserSession = channel.unary_unary(
+                '/strata.admin.v1.AdminService/CreateUserSession',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.CreateUserSessionRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.CreateUserSessionResponse.FromString,
+                _registered_method=True)
+        self.CreatePolicy = channel.unary_unary(
+                '/strata.admin.v1.AdminService/CreatePolicy',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.CreatePolicyRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.CreatePolicyResponse.FromString,
+                _registered_method=True)
+        self.ListPolicies = channel.unary_unary(
+                '/strata.admin.v1.AdminService/ListPolicies',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListPoliciesRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListPoliciesResponse.FromString,
+                _registered_method=True)
+        self.DeletePolicy = channel.unary_unary(
+                '/strata.admin.v1.AdminService/DeletePolicy',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.DeletePolicyRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.DeletePolicyResponse.FromString,
+                _registered_method=True)
+        self.TestPolicy = channel.unary_unary(
+                '/strata.admin.v1.AdminService/TestPolicy',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.TestPolicyRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.TestPolicyResponse.FromString,
+                _registered_method=True)
+        self.RotateClusterKey = channel.unary_unary(
+                '/strata.admin.v1.AdminService/RotateClusterKey',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.RotateClusterKeyRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.RotateClusterKeyResponse.FromString,
+                _registered_method=True)
         self.ProposePlan = channel.unary_unary(
                 '/strata.admin.v1.AdminService/ProposePlan',
                 request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ProposePlanRequest.SerializeToString,
@@ -505,6 +565,86 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateUser(self, request, context):
+        """Users, who sign calls. Only the call that makes a secret key returns it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetUser(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListUsers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateUser(self, request, context):
+        """Makes a user an admin or not, enables or disables it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteUser(self, request, context):
+        """Deletes a user with its policies; the last enabled admin stays.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RotateUserKey(self, request, context):
+        """Gives a user a new secret key; the former one stays valid for a while.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateUserSession(self, request, context):
+        """Makes temporary keys of a user.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreatePolicy(self, request, context):
+        """Policies: what users may do, or may not.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPolicies(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeletePolicy(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TestPolicy(self, request, context):
+        """Whether a user may do something, and the policy that decides; does nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RotateClusterKey(self, request, context):
+        """Makes a new key that brokers sign handles and session tokens with; the one before stays valid.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ProposePlan(self, request, context):
         """Plans of moves: stores one, carries one out, shows them with the loads of nodes.
         """
@@ -754,6 +894,66 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ListQuotas,
                     request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListQuotasRequest.FromString,
                     response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListQuotasResponse.SerializeToString,
+            ),
+            'CreateUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateUser,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.CreateUserRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.CreateUserResponse.SerializeToString,
+            ),
+            'GetUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetUser,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetUserRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetUserResponse.SerializeToString,
+            ),
+            'ListUsers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListUsers,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListUsersRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListUsersResponse.SerializeToString,
+            ),
+            'UpdateUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateUser,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.UpdateUserRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.UpdateUserResponse.SerializeToString,
+            ),
+            'DeleteUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteUser,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.DeleteUserRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.DeleteUserResponse.SerializeToString,
+            ),
+            'RotateUserKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.RotateUserKey,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.RotateUserKeyRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.RotateUserKeyResponse.SerializeToString,
+            ),
+            'CreateUserSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateUserSession,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.CreateUserSessionRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.CreateUserSessionResponse.SerializeToString,
+            ),
+            'CreatePolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreatePolicy,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.CreatePolicyRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.CreatePolicyResponse.SerializeToString,
+            ),
+            'ListPolicies': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPolicies,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListPoliciesRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListPoliciesResponse.SerializeToString,
+            ),
+            'DeletePolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeletePolicy,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.DeletePolicyRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.DeletePolicyResponse.SerializeToString,
+            ),
+            'TestPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.TestPolicy,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.TestPolicyRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.TestPolicyResponse.SerializeToString,
+            ),
+            'RotateClusterKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.RotateClusterKey,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.RotateClusterKeyRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.RotateClusterKeyResponse.SerializeToString,
             ),
             'ProposePlan': grpc.unary_unary_rpc_method_handler(
                     servicer.ProposePlan,
@@ -1778,6 +1978,330 @@ class AdminService(object):
             '/strata.admin.v1.AdminService/ListQuotas',
             strata_dot_admin_dot_v1_dot_admin__pb2.ListQuotasRequest.SerializeToString,
             strata_dot_admin_dot_v1_dot_admin__pb2.ListQuotasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/CreateUser',
+            strata_dot_admin_dot_v1_dot_admin__pb2.CreateUserRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.CreateUserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/GetUser',
+            strata_dot_admin_dot_v1_dot_admin__pb2.GetUserRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.GetUserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListUsers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/ListUsers',
+            strata_dot_admin_dot_v1_dot_admin__pb2.ListUsersRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.ListUsersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/UpdateUser',
+            strata_dot_admin_dot_v1_dot_admin__pb2.UpdateUserRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.UpdateUserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/DeleteUser',
+            strata_dot_admin_dot_v1_dot_admin__pb2.DeleteUserRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.DeleteUserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RotateUserKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/RotateUserKey',
+            strata_dot_admin_dot_v1_dot_admin__pb2.RotateUserKeyRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.RotateUserKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateUserSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/CreateUserSession',
+            strata_dot_admin_dot_v1_dot_admin__pb2.CreateUserSessionRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.CreateUserSessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreatePolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/CreatePolicy',
+            strata_dot_admin_dot_v1_dot_admin__pb2.CreatePolicyRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.CreatePolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPolicies(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/ListPolicies',
+            strata_dot_admin_dot_v1_dot_admin__pb2.ListPoliciesRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.ListPoliciesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeletePolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/DeletePolicy',
+            strata_dot_admin_dot_v1_dot_admin__pb2.DeletePolicyRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.DeletePolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TestPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/TestPolicy',
+            strata_dot_admin_dot_v1_dot_admin__pb2.TestPolicyRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.TestPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RotateClusterKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/RotateClusterKey',
+            strata_dot_admin_dot_v1_dot_admin__pb2.RotateClusterKeyRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.RotateClusterKeyResponse.FromString,
             options,
             channel_credentials,
             insecure,

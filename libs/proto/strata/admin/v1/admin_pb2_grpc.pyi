@@ -92,6 +92,26 @@ class AdminServiceStub:
     """Limits of a namespace or of a topic: sets them, shows the effective ones, lists the set ones."""
     GetQuota: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetQuotaRequest, _admin_pb2.GetQuotaResponse]
     ListQuotas: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListQuotasRequest, _admin_pb2.ListQuotasResponse]
+    CreateUser: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateUserRequest, _admin_pb2.CreateUserResponse]
+    """Users, who sign calls. Only the call that makes a secret key returns it."""
+    GetUser: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetUserRequest, _admin_pb2.GetUserResponse]
+    ListUsers: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListUsersRequest, _admin_pb2.ListUsersResponse]
+    UpdateUser: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UpdateUserRequest, _admin_pb2.UpdateUserResponse]
+    """Makes a user an admin or not, enables or disables it."""
+    DeleteUser: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteUserRequest, _admin_pb2.DeleteUserResponse]
+    """Deletes a user with its policies; the last enabled admin stays."""
+    RotateUserKey: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RotateUserKeyRequest, _admin_pb2.RotateUserKeyResponse]
+    """Gives a user a new secret key; the former one stays valid for a while."""
+    CreateUserSession: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateUserSessionRequest, _admin_pb2.CreateUserSessionResponse]
+    """Makes temporary keys of a user."""
+    CreatePolicy: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreatePolicyRequest, _admin_pb2.CreatePolicyResponse]
+    """Policies: what users may do, or may not."""
+    ListPolicies: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListPoliciesRequest, _admin_pb2.ListPoliciesResponse]
+    DeletePolicy: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeletePolicyRequest, _admin_pb2.DeletePolicyResponse]
+    TestPolicy: _grpc.UnaryUnaryMultiCallable[_admin_pb2.TestPolicyRequest, _admin_pb2.TestPolicyResponse]
+    """Whether a user may do something, and the policy that decides; does nothing."""
+    RotateClusterKey: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RotateClusterKeyRequest, _admin_pb2.RotateClusterKeyResponse]
+    """Makes a new key that brokers sign handles and session tokens with; the one before stays valid."""
     ProposePlan: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ProposePlanRequest, _admin_pb2.ProposePlanResponse]
     """Plans of moves: stores one, carries one out, shows them with the loads of nodes."""
     ApplyPlan: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ApplyPlanRequest, _admin_pb2.ApplyPlanResponse]
@@ -171,6 +191,26 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Limits of a namespace or of a topic: sets them, shows the effective ones, lists the set ones."""
     GetQuota: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetQuotaRequest, _admin_pb2.GetQuotaResponse]  # type: ignore[assignment]
     ListQuotas: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListQuotasRequest, _admin_pb2.ListQuotasResponse]  # type: ignore[assignment]
+    CreateUser: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateUserRequest, _admin_pb2.CreateUserResponse]  # type: ignore[assignment]
+    """Users, who sign calls. Only the call that makes a secret key returns it."""
+    GetUser: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetUserRequest, _admin_pb2.GetUserResponse]  # type: ignore[assignment]
+    ListUsers: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListUsersRequest, _admin_pb2.ListUsersResponse]  # type: ignore[assignment]
+    UpdateUser: _aio.UnaryUnaryMultiCallable[_admin_pb2.UpdateUserRequest, _admin_pb2.UpdateUserResponse]  # type: ignore[assignment]
+    """Makes a user an admin or not, enables or disables it."""
+    DeleteUser: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteUserRequest, _admin_pb2.DeleteUserResponse]  # type: ignore[assignment]
+    """Deletes a user with its policies; the last enabled admin stays."""
+    RotateUserKey: _aio.UnaryUnaryMultiCallable[_admin_pb2.RotateUserKeyRequest, _admin_pb2.RotateUserKeyResponse]  # type: ignore[assignment]
+    """Gives a user a new secret key; the former one stays valid for a while."""
+    CreateUserSession: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateUserSessionRequest, _admin_pb2.CreateUserSessionResponse]  # type: ignore[assignment]
+    """Makes temporary keys of a user."""
+    CreatePolicy: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreatePolicyRequest, _admin_pb2.CreatePolicyResponse]  # type: ignore[assignment]
+    """Policies: what users may do, or may not."""
+    ListPolicies: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListPoliciesRequest, _admin_pb2.ListPoliciesResponse]  # type: ignore[assignment]
+    DeletePolicy: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeletePolicyRequest, _admin_pb2.DeletePolicyResponse]  # type: ignore[assignment]
+    TestPolicy: _aio.UnaryUnaryMultiCallable[_admin_pb2.TestPolicyRequest, _admin_pb2.TestPolicyResponse]  # type: ignore[assignment]
+    """Whether a user may do something, and the policy that decides; does nothing."""
+    RotateClusterKey: _aio.UnaryUnaryMultiCallable[_admin_pb2.RotateClusterKeyRequest, _admin_pb2.RotateClusterKeyResponse]  # type: ignore[assignment]
+    """Makes a new key that brokers sign handles and session tokens with; the one before stays valid."""
     ProposePlan: _aio.UnaryUnaryMultiCallable[_admin_pb2.ProposePlanRequest, _admin_pb2.ProposePlanResponse]  # type: ignore[assignment]
     """Plans of moves: stores one, carries one out, shows them with the loads of nodes."""
     ApplyPlan: _aio.UnaryUnaryMultiCallable[_admin_pb2.ApplyPlanRequest, _admin_pb2.ApplyPlanResponse]  # type: ignore[assignment]
@@ -463,6 +503,98 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListQuotasRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListQuotasResponse, _abc.Awaitable[_admin_pb2.ListQuotasResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def CreateUser(
+        self,
+        request: _admin_pb2.CreateUserRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.CreateUserResponse, _abc.Awaitable[_admin_pb2.CreateUserResponse]]:
+        """Users, who sign calls. Only the call that makes a secret key returns it."""
+
+    @_abc_1.abstractmethod
+    def GetUser(
+        self,
+        request: _admin_pb2.GetUserRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetUserResponse, _abc.Awaitable[_admin_pb2.GetUserResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListUsers(
+        self,
+        request: _admin_pb2.ListUsersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListUsersResponse, _abc.Awaitable[_admin_pb2.ListUsersResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def UpdateUser(
+        self,
+        request: _admin_pb2.UpdateUserRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.UpdateUserResponse, _abc.Awaitable[_admin_pb2.UpdateUserResponse]]:
+        """Makes a user an admin or not, enables or disables it."""
+
+    @_abc_1.abstractmethod
+    def DeleteUser(
+        self,
+        request: _admin_pb2.DeleteUserRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DeleteUserResponse, _abc.Awaitable[_admin_pb2.DeleteUserResponse]]:
+        """Deletes a user with its policies; the last enabled admin stays."""
+
+    @_abc_1.abstractmethod
+    def RotateUserKey(
+        self,
+        request: _admin_pb2.RotateUserKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RotateUserKeyResponse, _abc.Awaitable[_admin_pb2.RotateUserKeyResponse]]:
+        """Gives a user a new secret key; the former one stays valid for a while."""
+
+    @_abc_1.abstractmethod
+    def CreateUserSession(
+        self,
+        request: _admin_pb2.CreateUserSessionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.CreateUserSessionResponse, _abc.Awaitable[_admin_pb2.CreateUserSessionResponse]]:
+        """Makes temporary keys of a user."""
+
+    @_abc_1.abstractmethod
+    def CreatePolicy(
+        self,
+        request: _admin_pb2.CreatePolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.CreatePolicyResponse, _abc.Awaitable[_admin_pb2.CreatePolicyResponse]]:
+        """Policies: what users may do, or may not."""
+
+    @_abc_1.abstractmethod
+    def ListPolicies(
+        self,
+        request: _admin_pb2.ListPoliciesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListPoliciesResponse, _abc.Awaitable[_admin_pb2.ListPoliciesResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DeletePolicy(
+        self,
+        request: _admin_pb2.DeletePolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DeletePolicyResponse, _abc.Awaitable[_admin_pb2.DeletePolicyResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def TestPolicy(
+        self,
+        request: _admin_pb2.TestPolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.TestPolicyResponse, _abc.Awaitable[_admin_pb2.TestPolicyResponse]]:
+        """Whether a user may do something, and the policy that decides; does nothing."""
+
+    @_abc_1.abstractmethod
+    def RotateClusterKey(
+        self,
+        request: _admin_pb2.RotateClusterKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RotateClusterKeyResponse, _abc.Awaitable[_admin_pb2.RotateClusterKeyResponse]]:
+        """Makes a new key that brokers sign handles and session tokens with; the one before stays valid."""
 
     @_abc_1.abstractmethod
     def ProposePlan(

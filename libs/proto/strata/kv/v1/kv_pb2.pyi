@@ -390,7 +390,7 @@ class CompareAndSetResponse(_message.Message):
     swapped: _builtins.bool
     revision: _builtins.int
     version: _builtins.int
-    """Of the item after the swap; 0: it was deleted."""
+    """Version of the item after the swap; 0: it was deleted."""
     @_builtins.property
     def current(self) -> Global___Item:
         """With `swapped` false: the present item, unless the key does not exist or an answer was lost."""

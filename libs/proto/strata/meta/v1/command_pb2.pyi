@@ -68,6 +68,9 @@ class Counters(_message.Message):
     TOMBSTONE_COUNT_FIELD_NUMBER: _builtins.int
     QUEUE_OVERRIDE_COUNT_FIELD_NUMBER: _builtins.int
     QUOTA_COUNT_FIELD_NUMBER: _builtins.int
+    USER_COUNT_FIELD_NUMBER: _builtins.int
+    POLICY_COUNT_FIELD_NUMBER: _builtins.int
+    NEXT_POLICY_ID_FIELD_NUMBER: _builtins.int
     STAMP_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     next_topic_id: _builtins.int
@@ -81,8 +84,11 @@ class Counters(_message.Message):
     tombstone_count: _builtins.int
     queue_override_count: _builtins.int
     quota_count: _builtins.int
+    user_count: _builtins.int
+    policy_count: _builtins.int
+    next_policy_id: _builtins.int
     stamp: _builtins.int
-    """Of this revision: a hash over all changes so far. In another history the same revision has
+    """Stamp of this revision: a hash over all changes so far. In another history the same revision has
     another one. 0: written by an older version.
     """
     def __init__(
@@ -99,11 +105,14 @@ class Counters(_message.Message):
         tombstone_count: _builtins.int = ...,
         queue_override_count: _builtins.int = ...,
         quota_count: _builtins.int = ...,
+        user_count: _builtins.int = ...,
+        policy_count: _builtins.int = ...,
+        next_policy_id: _builtins.int = ...,
         stamp: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group_count", b"consumer_group_count", "next_consumer_group_id", b"next_consumer_group_id", "next_raft_group", b"next_raft_group", "next_replica_id", b"next_replica_id", "next_topic_id", b"next_topic_id", "node_count", b"node_count", "queue_override_count", b"queue_override_count", "quota_count", b"quota_count", "revision", b"revision", "stamp", b"stamp", "tombstone_count", b"tombstone_count", "topic_count", b"topic_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group_count", b"consumer_group_count", "next_consumer_group_id", b"next_consumer_group_id", "next_policy_id", b"next_policy_id", "next_raft_group", b"next_raft_group", "next_replica_id", b"next_replica_id", "next_topic_id", b"next_topic_id", "node_count", b"node_count", "policy_count", b"policy_count", "queue_override_count", b"queue_override_count", "quota_count", b"quota_count", "revision", b"revision", "stamp", b"stamp", "tombstone_count", b"tombstone_count", "topic_count", b"topic_count", "user_count", b"user_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -156,7 +165,7 @@ class ChangedKeys(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     STAMP_FIELD_NUMBER: _builtins.int
     stamp: _builtins.int
-    """Of the revision, see `Counters.stamp`."""
+    """Stamp of the revision, see `Counters.stamp`."""
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     def __init__(

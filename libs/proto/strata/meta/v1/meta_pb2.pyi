@@ -202,6 +202,23 @@ STEP_STATE_SKIPPED: StepState.ValueType  # 7
 STEP_STATE_FAILED: StepState.ValueType  # 8
 Global___StepState: _TypeAlias = StepState  # noqa: Y015
 
+class _PolicyDecision:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PolicyDecisionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PolicyDecision.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    POLICY_DECISION_UNSPECIFIED: _PolicyDecision.ValueType  # 0
+    POLICY_DECISION_ALLOW: _PolicyDecision.ValueType  # 1
+    POLICY_DECISION_DENY: _PolicyDecision.ValueType  # 2
+
+class PolicyDecision(_PolicyDecision, metaclass=_PolicyDecisionEnumTypeWrapper): ...
+
+POLICY_DECISION_UNSPECIFIED: PolicyDecision.ValueType  # 0
+POLICY_DECISION_ALLOW: PolicyDecision.ValueType  # 1
+POLICY_DECISION_DENY: PolicyDecision.ValueType  # 2
+Global___PolicyDecision: _TypeAlias = PolicyDecision  # noqa: Y015
+
 @_typing.final
 class HelloRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -256,7 +273,7 @@ class NameserverPeer(_message.Message):
     DISK_IS_FULL_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     replica_id: _builtins.int
-    """Of its replica of the metadata raft group; drawn with the data folder, never reused (rule 8)."""
+    """Id of its replica of the metadata raft group; drawn with the data folder, never reused (rule 8)."""
     endpoint: _builtins.str
     cluster_id: _builtins.str
     """Empty until the metadata raft group is formed; then the same on every member."""
@@ -559,7 +576,7 @@ Global___Replica: _TypeAlias = Replica  # noqa: Y015
 
 @_typing.final
 class Membership(_message.Message):
-    """Who takes part in a raft group, as its leader reported it."""
+    """Members of a raft group, as its leader reported them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -661,6 +678,9 @@ class Node(_message.Message):
     RACK_FIELD_NUMBER: _builtins.int
     STATE_SINCE_MS_FIELD_NUMBER: _builtins.int
     METADATA_REPLICA_ID_FIELD_NUMBER: _builtins.int
+    ROW_FORMAT_FIELD_NUMBER: _builtins.int
+    MACHINE_FIELD_NUMBER: _builtins.int
+    MACHINE_NODES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     kind: Global___NodeKind.ValueType
     advertised_endpoint: _builtins.str
@@ -677,6 +697,16 @@ class Node(_message.Message):
     """Cluster time of the last change of `state`."""
     metadata_replica_id: _builtins.int
     """Nameservers: their replica of the metadata raft group; 0 for other nodes."""
+    row_format: _builtins.int
+    """Kinds of metadata rows that it knows; 1: users, policies and cluster keys too. No such row is
+    written before every nameserver and storage node knows them.
+    """
+    machine: _builtins.str
+    """Machine of the node; replicas of a raft group are never on one machine. Empty: the node is a
+    machine of its own.
+    """
+    machine_nodes: _builtins.int
+    """Nodes of this kind that the machine starts together; 0: it does not say."""
     @_builtins.property
     def endpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """host:port per transport, "inproc:NAME" inside a container."""
@@ -696,10 +726,13 @@ class Node(_message.Message):
         rack: _builtins.str = ...,
         state_since_ms: _builtins.int = ...,
         metadata_replica_id: _builtins.int = ...,
+        row_format: _builtins.int = ...,
+        machine: _builtins.str = ...,
+        machine_nodes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertised_endpoint", b"advertised_endpoint", "boot_id", b"boot_id", "draining", b"draining", "endpoints", b"endpoints", "kind", b"kind", "metadata_replica_id", b"metadata_replica_id", "node_id", b"node_id", "rack", b"rack", "registered_at_ms", b"registered_at_ms", "revision", b"revision", "state", b"state", "state_since_ms", b"state_since_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertised_endpoint", b"advertised_endpoint", "boot_id", b"boot_id", "draining", b"draining", "endpoints", b"endpoints", "kind", b"kind", "machine", b"machine", "machine_nodes", b"machine_nodes", "metadata_replica_id", b"metadata_replica_id", "node_id", b"node_id", "rack", b"rack", "registered_at_ms", b"registered_at_ms", "revision", b"revision", "row_format", b"row_format", "state", b"state", "state_since_ms", b"state_since_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -861,7 +894,7 @@ class Tombstone(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     kind: Global___TombstoneKind.ValueType
     id: _builtins.int
-    """Of the topic or of the consumer group."""
+    """Id of the topic or of the consumer group."""
     namespace: _builtins.str
     name: _builtins.str
     deleted_at_ms: _builtins.int
@@ -908,10 +941,10 @@ class Quota(_message.Message):
     topic: _builtins.str
     """Empty: the row is of the namespace as a whole."""
     messages_per_s: _builtins.int
-    """What producers may send."""
+    """Limits of what producers send."""
     bytes_per_s: _builtins.int
     topics: _builtins.int
-    """Of namespaces only."""
+    """For namespaces only."""
     consumer_groups: _builtins.int
     connections: _builtins.int
     updated_at_ms: _builtins.int
@@ -1327,7 +1360,7 @@ class NodeLoad(_message.Message):
     """The node is among the third with the highest load: new queues are placed elsewhere."""
     is_slow: _builtins.bool
     disk_free_bytes: _builtins.int
-    """Of the log's disk."""
+    """Space on the log's disk."""
     disk_total_bytes: _builtins.int
     slow_reason: _builtins.str
     """For people: why the node counts as slow; empty: it does not."""
@@ -1352,9 +1385,144 @@ class NodeLoad(_message.Message):
 Global___NodeLoad: _TypeAlias = NodeLoad  # noqa: Y015
 
 @_typing.final
-class Change(_message.Message):
-    """A change of one row. A deleted row has only its key fields set."""
+class User(_message.Message):
+    """A change of one row. A deleted row has only its key fields set.
+    A user signs requests and is the subject of policies.
+    """
 
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SECRET_KEY_FIELD_NUMBER: _builtins.int
+    ADMIN_FIELD_NUMBER: _builtins.int
+    DISABLED_FIELD_NUMBER: _builtins.int
+    PREVIOUS_SECRET_KEY_FIELD_NUMBER: _builtins.int
+    PREVIOUS_VALID_UNTIL_MS_FIELD_NUMBER: _builtins.int
+    CREATED_AT_MS_FIELD_NUMBER: _builtins.int
+    UPDATED_AT_MS_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Also the access key; 3 to 64 characters of [a-zA-Z0-9_.@-]."""
+    secret_key: _builtins.str
+    admin: _builtins.bool
+    """May do everything."""
+    disabled: _builtins.bool
+    previous_secret_key: _builtins.str
+    """The key before the last rotation: valid until then (milliseconds since 1970)."""
+    previous_valid_until_ms: _builtins.int
+    created_at_ms: _builtins.int
+    updated_at_ms: _builtins.int
+    revision: _builtins.int
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        secret_key: _builtins.str = ...,
+        admin: _builtins.bool = ...,
+        disabled: _builtins.bool = ...,
+        previous_secret_key: _builtins.str = ...,
+        previous_valid_until_ms: _builtins.int = ...,
+        created_at_ms: _builtins.int = ...,
+        updated_at_ms: _builtins.int = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "created_at_ms", b"created_at_ms", "disabled", b"disabled", "name", b"name", "previous_secret_key", b"previous_secret_key", "previous_valid_until_ms", b"previous_valid_until_ms", "revision", b"revision", "secret_key", b"secret_key", "updated_at_ms", b"updated_at_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___User: _TypeAlias = User  # noqa: Y015
+
+@_typing.final
+class Policy(_message.Message):
+    """Permissions of a user, and prohibitions, in the words of RocketMQ's ACL 2.0."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_ID_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    RESOURCE_FIELD_NUMBER: _builtins.int
+    ACTIONS_FIELD_NUMBER: _builtins.int
+    DECISION_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
+    CREATED_AT_MS_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    policy_id: _builtins.int
+    """Given once, never reused."""
+    user: _builtins.str
+    """Name of the user."""
+    resource: _builtins.str
+    """`topic:orders*`, `group:NAMESPACE/NAME`, `namespace:NAME`, `table:NAME`, `cluster:*`, `*`;
+    see strata_mq.access.
+    """
+    decision: Global___PolicyDecision.ValueType
+    created_at_ms: _builtins.int
+    revision: _builtins.int
+    @_builtins.property
+    def actions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Lower-case words: pub, sub, create, update, delete, get, list, all."""
+
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Addresses or networks (CIDR) that callers must come from; none: from anywhere."""
+
+    def __init__(
+        self,
+        *,
+        policy_id: _builtins.int = ...,
+        user: _builtins.str = ...,
+        resource: _builtins.str = ...,
+        actions: _abc.Iterable[_builtins.str] | None = ...,
+        decision: Global___PolicyDecision.ValueType = ...,
+        sources: _abc.Iterable[_builtins.str] | None = ...,
+        created_at_ms: _builtins.int = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "created_at_ms", b"created_at_ms", "decision", b"decision", "policy_id", b"policy_id", "resource", b"resource", "revision", b"revision", "sources", b"sources", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Policy: _TypeAlias = Policy  # noqa: Y015
+
+@_typing.final
+class ClusterKey(_message.Message):
+    """Secret of the whole cluster that brokers sign handles and session tokens with. The two with the
+    highest ids are valid.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    CREATED_AT_MS_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    key_id: _builtins.int
+    """Counts up from 1."""
+    secret: _builtins.bytes
+    """32 bytes."""
+    created_at_ms: _builtins.int
+    revision: _builtins.int
+    def __init__(
+        self,
+        *,
+        key_id: _builtins.int = ...,
+        secret: _builtins.bytes = ...,
+        created_at_ms: _builtins.int = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at_ms", b"created_at_ms", "key_id", b"key_id", "revision", b"revision", "secret", b"secret"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClusterKey: _TypeAlias = ClusterKey  # noqa: Y015
+
+@_typing.final
+class Change(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DELETED_FIELD_NUMBER: _builtins.int
@@ -1369,6 +1537,9 @@ class Change(_message.Message):
     QUOTA_FIELD_NUMBER: _builtins.int
     PLACEMENT_PLAN_FIELD_NUMBER: _builtins.int
     PLACEMENT_MODEL_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    CLUSTER_KEY_FIELD_NUMBER: _builtins.int
     deleted: _builtins.bool
     @_builtins.property
     def topic(self) -> Global___Topic: ...
@@ -1392,6 +1563,12 @@ class Change(_message.Message):
     def placement_plan(self) -> Global___PlacementPlan: ...
     @_builtins.property
     def placement_model(self) -> Global___PlacementModel: ...
+    @_builtins.property
+    def user(self) -> Global___User: ...
+    @_builtins.property
+    def policy(self) -> Global___Policy: ...
+    @_builtins.property
+    def cluster_key(self) -> Global___ClusterKey: ...
     def __init__(
         self,
         *,
@@ -1407,12 +1584,15 @@ class Change(_message.Message):
         quota: Global___Quota | None = ...,
         placement_plan: Global___PlacementPlan | None = ...,
         placement_model: Global___PlacementModel | None = ...,
+        user: Global___User | None = ...,
+        policy: Global___Policy | None = ...,
+        cluster_key: Global___ClusterKey | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "node", b"node", "placement_model", b"placement_model", "placement_plan", b"placement_plan", "queue_override", b"queue_override", "quota", b"quota", "raft_group", b"raft_group", "row", b"row", "slot_move", b"slot_move", "slots", b"slots", "tombstone", b"tombstone", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "consumer_group", b"consumer_group", "node", b"node", "placement_model", b"placement_model", "placement_plan", b"placement_plan", "policy", b"policy", "queue_override", b"queue_override", "quota", b"quota", "raft_group", b"raft_group", "row", b"row", "slot_move", b"slot_move", "slots", b"slots", "tombstone", b"tombstone", "topic", b"topic", "user", b"user"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "deleted", b"deleted", "node", b"node", "placement_model", b"placement_model", "placement_plan", b"placement_plan", "queue_override", b"queue_override", "quota", b"quota", "raft_group", b"raft_group", "row", b"row", "slot_move", b"slot_move", "slots", b"slots", "tombstone", b"tombstone", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "consumer_group", b"consumer_group", "deleted", b"deleted", "node", b"node", "placement_model", b"placement_model", "placement_plan", b"placement_plan", "policy", b"policy", "queue_override", b"queue_override", "quota", b"quota", "raft_group", b"raft_group", "row", b"row", "slot_move", b"slot_move", "slots", b"slots", "tombstone", b"tombstone", "topic", b"topic", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_row: _TypeAlias = _typing.Literal["topic", "consumer_group", "raft_group", "node", "slots", "tombstone", "queue_override", "slot_move", "quota", "placement_plan", "placement_model"]  # noqa: Y015
+    _WhichOneofReturnType_row: _TypeAlias = _typing.Literal["topic", "consumer_group", "raft_group", "node", "slots", "tombstone", "queue_override", "slot_move", "quota", "placement_plan", "placement_model", "user", "policy", "cluster_key"]  # noqa: Y015
     _WhichOneofArgType_row: _TypeAlias = _typing.Literal["row", b"row"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_row) -> _WhichOneofReturnType_row | None: ...
 
@@ -1839,7 +2019,7 @@ class WatchRequest(_message.Message):
     from_revision: _builtins.int
     """0: from the start, with a snapshot."""
     cluster_id: _builtins.str
-    """Of the caller; empty: it belongs to none yet."""
+    """Cluster of the caller; empty: it belongs to none yet."""
     from_stamp: _builtins.int
     """Stamp that `from_revision` had at the source it came from; 0: not known."""
     def __init__(
@@ -1879,11 +2059,11 @@ class WatchResponse(_message.Message):
     snapshot_revision: _builtins.int
     """Every part of a snapshot: revision of its last part. Other responses: 0."""
     cluster_id: _builtins.str
-    """Of the source; empty: it does not know yet."""
+    """Cluster of the source; empty: it does not know yet."""
     is_fresh: _builtins.bool
     """The source is a nameserver that leads or follows a leader: its data is not old."""
     stamp: _builtins.int
-    """Of `revision`; 0: not known. Tells histories apart that have the same revisions."""
+    """Stamp of `revision`; 0: not known. It tells histories apart that have the same revisions."""
     diverged: _builtins.bool
     """The caller's revision is another change here: the source was put back to an older state and has
     gone on since. A snapshot follows.
@@ -1921,7 +2101,7 @@ class GetIdentityRequest(_message.Message):
 
     NODE_ID_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
-    """Of who asks."""
+    """Node that asks."""
     def __init__(
         self,
         *,
@@ -1942,9 +2122,12 @@ class GetIdentityResponse(_message.Message):
     STATUS_FIELD_NUMBER: _builtins.int
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     KNOWS_NODE_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     knows_node: _builtins.bool
     """The node is registered, or a replica is listed on it."""
+    replicas: _builtins.int
+    """Replicas that are listed on the node; absent: an earlier version answers."""
     @_builtins.property
     def status(self) -> Global___MetaStatus: ...
     def __init__(
@@ -1953,12 +2136,15 @@ class GetIdentityResponse(_message.Message):
         status: Global___MetaStatus | None = ...,
         cluster_id: _builtins.str = ...,
         knows_node: _builtins.bool = ...,
+        replicas: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_replicas", b"_replicas", "replicas", b"replicas", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "knows_node", b"knows_node", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replicas", b"_replicas", "cluster_id", b"cluster_id", "knows_node", b"knows_node", "replicas", b"replicas", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__replicas: _TypeAlias = _typing.Literal["replicas"]  # noqa: Y015
+    _WhichOneofArgType__replicas: _TypeAlias = _typing.Literal["_replicas", b"_replicas"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__replicas) -> _WhichOneofReturnType__replicas | None: ...
 
 Global___GetIdentityResponse: _TypeAlias = GetIdentityResponse  # noqa: Y015
 
@@ -1969,7 +2155,7 @@ class RegisterNodeRequest(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
-    """Of the node's data folder; empty: it belongs to no cluster yet."""
+    """Cluster of the node's data folder; empty: it belongs to no cluster yet."""
     @_builtins.property
     def node(self) -> Global___Node: ...
     def __init__(
@@ -2269,6 +2455,7 @@ class HeartbeatRequest(_message.Message):
     DAMAGED_REPLICA_IDS_FIELD_NUMBER: _builtins.int
     CLOCK_IS_OFF_FIELD_NUMBER: _builtins.int
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    ROW_FORMAT_FIELD_NUMBER: _builtins.int
     HEALTH_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     boot_id: _builtins.int
@@ -2278,6 +2465,8 @@ class HeartbeatRequest(_message.Message):
     clock_is_off: _builtins.bool
     """Its clock is too far from the clocks of the others: it does not campaign (rule 4)."""
     cluster_id: _builtins.str
+    row_format: _builtins.int
+    """As in `Node`."""
     @_builtins.property
     def led(self) -> _containers.RepeatedCompositeFieldContainer[Global___LedGroup]: ...
     @_builtins.property
@@ -2313,11 +2502,12 @@ class HeartbeatRequest(_message.Message):
         damaged_replica_ids: _abc.Iterable[_builtins.int] | None = ...,
         clock_is_off: _builtins.bool = ...,
         cluster_id: _builtins.str = ...,
+        row_format: _builtins.int = ...,
         health: Global___StorageHealth | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["health", b"health", "load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "clock_is_off", b"clock_is_off", "cluster_id", b"cluster_id", "damaged_replica_ids", b"damaged_replica_ids", "full", b"full", "health", b"health", "heard_node_ids", b"heard_node_ids", "led", b"led", "led_no_longer", b"led_no_longer", "load", b"load", "node_id", b"node_id", "unheard_node_ids", b"unheard_node_ids", "wall_ms", b"wall_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "clock_is_off", b"clock_is_off", "cluster_id", b"cluster_id", "damaged_replica_ids", b"damaged_replica_ids", "full", b"full", "health", b"health", "heard_node_ids", b"heard_node_ids", "led", b"led", "led_no_longer", b"led_no_longer", "load", b"load", "node_id", b"node_id", "row_format", b"row_format", "unheard_node_ids", b"unheard_node_ids", "wall_ms", b"wall_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2329,8 +2519,11 @@ class HeartbeatResponse(_message.Message):
 
     STATUS_FIELD_NUMBER: _builtins.int
     WANT_FULL_FIELD_NUMBER: _builtins.int
+    WANT_REGISTRATION_FIELD_NUMBER: _builtins.int
     want_full: _builtins.bool
     """The leader is new or has no state of this node: the next heartbeat must be `full`."""
+    want_registration: _builtins.bool
+    """The row of this node was written by an older leader, which left something out."""
     @_builtins.property
     def status(self) -> Global___MetaStatus: ...
     def __init__(
@@ -2338,10 +2531,11 @@ class HeartbeatResponse(_message.Message):
         *,
         status: Global___MetaStatus | None = ...,
         want_full: _builtins.bool = ...,
+        want_registration: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "want_full", b"want_full"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "want_full", b"want_full", "want_registration", b"want_registration"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2978,6 +3172,280 @@ class SetQuotaResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SetQuotaResponse: _TypeAlias = SetQuotaResponse  # noqa: Y015
+
+@_typing.final
+class CreateUserRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def user(self) -> Global___User:
+        """`name`, `admin`, and `secret_key` unless the nameserver should make one."""
+
+    def __init__(
+        self,
+        *,
+        user: Global___User | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["user", b"user"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateUserRequest: _TypeAlias = CreateUserRequest  # noqa: Y015
+
+@_typing.final
+class CreateUserResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    @_builtins.property
+    def user(self) -> Global___User: ...
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+        user: Global___User | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "user", b"user"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateUserResponse: _TypeAlias = CreateUserResponse  # noqa: Y015
+
+@_typing.final
+class UpdateUserRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    PREVIOUS_VALID_MS_FIELD_NUMBER: _builtins.int
+    previous_valid_ms: _builtins.int
+    """How long the former secret key stays valid."""
+    @_builtins.property
+    def user(self) -> Global___User:
+        """`name` says which user."""
+
+    @_builtins.property
+    def update_mask(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Fields to change: admin, disabled, secret_key. With an empty `secret_key` in the mask the
+        nameserver makes one.
+        """
+
+    def __init__(
+        self,
+        *,
+        user: Global___User | None = ...,
+        update_mask: _abc.Iterable[_builtins.str] | None = ...,
+        previous_valid_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["user", b"user"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["previous_valid_ms", b"previous_valid_ms", "update_mask", b"update_mask", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateUserRequest: _TypeAlias = UpdateUserRequest  # noqa: Y015
+
+@_typing.final
+class UpdateUserResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    @_builtins.property
+    def user(self) -> Global___User: ...
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+        user: Global___User | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "user", b"user"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateUserResponse: _TypeAlias = UpdateUserResponse  # noqa: Y015
+
+@_typing.final
+class DeleteUserRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteUserRequest: _TypeAlias = DeleteUserRequest  # noqa: Y015
+
+@_typing.final
+class DeleteUserResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """At which it was deleted."""
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteUserResponse: _TypeAlias = DeleteUserResponse  # noqa: Y015
+
+@_typing.final
+class CreatePolicyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def policy(self) -> Global___Policy: ...
+    def __init__(
+        self,
+        *,
+        policy: Global___Policy | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreatePolicyRequest: _TypeAlias = CreatePolicyRequest  # noqa: Y015
+
+@_typing.final
+class CreatePolicyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    @_builtins.property
+    def policy(self) -> Global___Policy: ...
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+        policy: Global___Policy | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreatePolicyResponse: _TypeAlias = CreatePolicyResponse  # noqa: Y015
+
+@_typing.final
+class DeletePolicyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_ID_FIELD_NUMBER: _builtins.int
+    policy_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        policy_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy_id", b"policy_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletePolicyRequest: _TypeAlias = DeletePolicyRequest  # noqa: Y015
+
+@_typing.final
+class DeletePolicyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletePolicyResponse: _TypeAlias = DeletePolicyResponse  # noqa: Y015
+
+@_typing.final
+class RotateClusterKeyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RotateClusterKeyRequest: _TypeAlias = RotateClusterKeyRequest  # noqa: Y015
+
+@_typing.final
+class RotateClusterKeyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    key_id: _builtins.int
+    revision: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+        key_id: _builtins.int = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_id", b"key_id", "revision", b"revision", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RotateClusterKeyResponse: _TypeAlias = RotateClusterKeyResponse  # noqa: Y015
 
 @_typing.final
 class ProposePlanRequest(_message.Message):

@@ -159,6 +159,36 @@ class MetaServiceStub(object):
                 request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.SetQuotaRequest.SerializeToString,
                 response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.SetQuotaResponse.FromString,
                 _registered_method=True)
+        self.CreateUser = channel.unary_unary(
+                '/strata.meta.v1.MetaService/CreateUser',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.CreateUserRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.CreateUserResponse.FromString,
+                _registered_method=True)
+        self.UpdateUser = channel.unary_unary(
+                '/strata.meta.v1.MetaService/UpdateUser',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.UpdateUserRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.UpdateUserResponse.FromString,
+                _registered_method=True)
+        self.DeleteUser = channel.unary_unary(
+                '/strata.meta.v1.MetaService/DeleteUser',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.DeleteUserRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.DeleteUserResponse.FromString,
+                _registered_method=True)
+        self.CreatePolicy = channel.unary_unary(
+                '/strata.meta.v1.MetaService/CreatePolicy',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.CreatePolicyRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.CreatePolicyResponse.FromString,
+                _registered_method=True)
+        self.DeletePolicy = channel.unary_unary(
+                '/strata.meta.v1.MetaService/DeletePolicy',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.DeletePolicyRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.DeletePolicyResponse.FromString,
+                _registered_method=True)
+        self.RotateClusterKey = channel.unary_unary(
+                '/strata.meta.v1.MetaService/RotateClusterKey',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.RotateClusterKeyRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.RotateClusterKeyResponse.FromString,
+                _registered_method=True)
         self.ProposePlan = channel.unary_unary(
                 '/strata.meta.v1.MetaService/ProposePlan',
                 request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ProposePlanRequest.SerializeToString,
@@ -358,6 +388,45 @@ class MetaServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateUser(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateUser(self, request, context):
+        """Changes what the mask names; a new secret key leaves the former one valid for a while.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteUser(self, request, context):
+        """Deletes a user with its policies; the last admin stays.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreatePolicy(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeletePolicy(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RotateClusterKey(self, request, context):
+        """Makes a new cluster key; the one before it stays valid, older ones do not.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ProposePlan(self, request, context):
         """Stores a plan as it was made; nothing moves.
         """
@@ -513,6 +582,36 @@ def add_MetaServiceServicer_to_server(servicer, server):
                     servicer.SetQuota,
                     request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.SetQuotaRequest.FromString,
                     response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.SetQuotaResponse.SerializeToString,
+            ),
+            'CreateUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateUser,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.CreateUserRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.CreateUserResponse.SerializeToString,
+            ),
+            'UpdateUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateUser,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.UpdateUserRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.UpdateUserResponse.SerializeToString,
+            ),
+            'DeleteUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteUser,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.DeleteUserRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.DeleteUserResponse.SerializeToString,
+            ),
+            'CreatePolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreatePolicy,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.CreatePolicyRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.CreatePolicyResponse.SerializeToString,
+            ),
+            'DeletePolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeletePolicy,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.DeletePolicyRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.DeletePolicyResponse.SerializeToString,
+            ),
+            'RotateClusterKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.RotateClusterKey,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.RotateClusterKeyRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.RotateClusterKeyResponse.SerializeToString,
             ),
             'ProposePlan': grpc.unary_unary_rpc_method_handler(
                     servicer.ProposePlan,
@@ -1210,6 +1309,168 @@ class MetaService(object):
             '/strata.meta.v1.MetaService/SetQuota',
             strata_dot_meta_dot_v1_dot_meta__pb2.SetQuotaRequest.SerializeToString,
             strata_dot_meta_dot_v1_dot_meta__pb2.SetQuotaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/CreateUser',
+            strata_dot_meta_dot_v1_dot_meta__pb2.CreateUserRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.CreateUserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/UpdateUser',
+            strata_dot_meta_dot_v1_dot_meta__pb2.UpdateUserRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.UpdateUserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/DeleteUser',
+            strata_dot_meta_dot_v1_dot_meta__pb2.DeleteUserRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.DeleteUserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreatePolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/CreatePolicy',
+            strata_dot_meta_dot_v1_dot_meta__pb2.CreatePolicyRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.CreatePolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeletePolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/DeletePolicy',
+            strata_dot_meta_dot_v1_dot_meta__pb2.DeletePolicyRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.DeletePolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RotateClusterKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/RotateClusterKey',
+            strata_dot_meta_dot_v1_dot_meta__pb2.RotateClusterKeyRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.RotateClusterKeyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -85,6 +85,15 @@ class MetaServiceStub:
     """Why a queue is where it is, for people."""
     SetQuota: _grpc.UnaryUnaryMultiCallable[_meta_pb2.SetQuotaRequest, _meta_pb2.SetQuotaResponse]
     """Sets limits of a namespace or of a topic; brokers hold clients to them."""
+    CreateUser: _grpc.UnaryUnaryMultiCallable[_meta_pb2.CreateUserRequest, _meta_pb2.CreateUserResponse]
+    UpdateUser: _grpc.UnaryUnaryMultiCallable[_meta_pb2.UpdateUserRequest, _meta_pb2.UpdateUserResponse]
+    """Changes what the mask names; a new secret key leaves the former one valid for a while."""
+    DeleteUser: _grpc.UnaryUnaryMultiCallable[_meta_pb2.DeleteUserRequest, _meta_pb2.DeleteUserResponse]
+    """Deletes a user with its policies; the last admin stays."""
+    CreatePolicy: _grpc.UnaryUnaryMultiCallable[_meta_pb2.CreatePolicyRequest, _meta_pb2.CreatePolicyResponse]
+    DeletePolicy: _grpc.UnaryUnaryMultiCallable[_meta_pb2.DeletePolicyRequest, _meta_pb2.DeletePolicyResponse]
+    RotateClusterKey: _grpc.UnaryUnaryMultiCallable[_meta_pb2.RotateClusterKeyRequest, _meta_pb2.RotateClusterKeyResponse]
+    """Makes a new cluster key; the one before it stays valid, older ones do not."""
     ProposePlan: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ProposePlanRequest, _meta_pb2.ProposePlanResponse]
     """Stores a plan as it was made; nothing moves."""
     ApplyPlan: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ApplyPlanRequest, _meta_pb2.ApplyPlanResponse]
@@ -151,6 +160,15 @@ class MetaServiceAsyncStub(MetaServiceStub):
     """Why a queue is where it is, for people."""
     SetQuota: _aio.UnaryUnaryMultiCallable[_meta_pb2.SetQuotaRequest, _meta_pb2.SetQuotaResponse]  # type: ignore[assignment]
     """Sets limits of a namespace or of a topic; brokers hold clients to them."""
+    CreateUser: _aio.UnaryUnaryMultiCallable[_meta_pb2.CreateUserRequest, _meta_pb2.CreateUserResponse]  # type: ignore[assignment]
+    UpdateUser: _aio.UnaryUnaryMultiCallable[_meta_pb2.UpdateUserRequest, _meta_pb2.UpdateUserResponse]  # type: ignore[assignment]
+    """Changes what the mask names; a new secret key leaves the former one valid for a while."""
+    DeleteUser: _aio.UnaryUnaryMultiCallable[_meta_pb2.DeleteUserRequest, _meta_pb2.DeleteUserResponse]  # type: ignore[assignment]
+    """Deletes a user with its policies; the last admin stays."""
+    CreatePolicy: _aio.UnaryUnaryMultiCallable[_meta_pb2.CreatePolicyRequest, _meta_pb2.CreatePolicyResponse]  # type: ignore[assignment]
+    DeletePolicy: _aio.UnaryUnaryMultiCallable[_meta_pb2.DeletePolicyRequest, _meta_pb2.DeletePolicyResponse]  # type: ignore[assignment]
+    RotateClusterKey: _aio.UnaryUnaryMultiCallable[_meta_pb2.RotateClusterKeyRequest, _meta_pb2.RotateClusterKeyResponse]  # type: ignore[assignment]
+    """Makes a new cluster key; the one before it stays valid, older ones do not."""
     ProposePlan: _aio.UnaryUnaryMultiCallable[_meta_pb2.ProposePlanRequest, _meta_pb2.ProposePlanResponse]  # type: ignore[assignment]
     """Stores a plan as it was made; nothing moves."""
     ApplyPlan: _aio.UnaryUnaryMultiCallable[_meta_pb2.ApplyPlanRequest, _meta_pb2.ApplyPlanResponse]  # type: ignore[assignment]
@@ -364,6 +382,51 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.SetQuotaResponse, _abc.Awaitable[_meta_pb2.SetQuotaResponse]]:
         """Sets limits of a namespace or of a topic; brokers hold clients to them."""
+
+    @_abc_1.abstractmethod
+    def CreateUser(
+        self,
+        request: _meta_pb2.CreateUserRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.CreateUserResponse, _abc.Awaitable[_meta_pb2.CreateUserResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def UpdateUser(
+        self,
+        request: _meta_pb2.UpdateUserRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.UpdateUserResponse, _abc.Awaitable[_meta_pb2.UpdateUserResponse]]:
+        """Changes what the mask names; a new secret key leaves the former one valid for a while."""
+
+    @_abc_1.abstractmethod
+    def DeleteUser(
+        self,
+        request: _meta_pb2.DeleteUserRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.DeleteUserResponse, _abc.Awaitable[_meta_pb2.DeleteUserResponse]]:
+        """Deletes a user with its policies; the last admin stays."""
+
+    @_abc_1.abstractmethod
+    def CreatePolicy(
+        self,
+        request: _meta_pb2.CreatePolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.CreatePolicyResponse, _abc.Awaitable[_meta_pb2.CreatePolicyResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DeletePolicy(
+        self,
+        request: _meta_pb2.DeletePolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.DeletePolicyResponse, _abc.Awaitable[_meta_pb2.DeletePolicyResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def RotateClusterKey(
+        self,
+        request: _meta_pb2.RotateClusterKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.RotateClusterKeyResponse, _abc.Awaitable[_meta_pb2.RotateClusterKeyResponse]]:
+        """Makes a new cluster key; the one before it stays valid, older ones do not."""
 
     @_abc_1.abstractmethod
     def ProposePlan(

@@ -2514,9 +2514,9 @@ class RehashRequest(_message.Message):
     CONSUMER_GROUP_IDS_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     queue: _builtins.int
-    """Of the older queue count."""
+    """A queue of the older queue count."""
     ended: _builtins.bool
-    """Of an epoch that has ended: the queue takes nothing more, only report whether it is consumed."""
+    """The epoch has ended: the queue takes nothing more, only report whether it is consumed."""
     @_builtins.property
     def topic(self) -> Global___TopicRef: ...
     @_builtins.property

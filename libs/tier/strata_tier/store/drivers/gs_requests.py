@@ -63,7 +63,7 @@ _TOO_FAST = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})
 
 @dataclass(frozen=True, slots=True)
 class GsRequest:
-    """What is sent.
+    """A request.
 
     Attributes:
         method: of HTTP.
@@ -82,7 +82,7 @@ class GsRequest:
 
 @dataclass(frozen=True, slots=True)
 class GsAnswer:
-    """What came back.
+    """A response.
 
     Attributes:
         status: of HTTP, below 400.

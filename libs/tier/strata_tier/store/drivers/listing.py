@@ -40,7 +40,7 @@ def listing(
         The page.
     """
     found: list[ObjectInfo] = []
-    # What is still to come, the next one last: objects, and folders to read.
+    # Entries that are still to come, the next one last: objects, and folders to read.
     pending: list[ObjectInfo | str] = [""]
     while pending:
         item = pending.pop()
@@ -57,7 +57,7 @@ def listing(
 def _wanted(
     folder: str, entries: Sequence[FolderEntry], prefix: str, after: str
 ) -> list[ObjectInfo | str]:
-    """What of a folder belongs into the listing, in its order."""
+    """Return the entries of a folder that belong into the listing, in its order."""
     wanted: list[tuple[str, ObjectInfo | str]] = []
     for entry in entries:
         path = folder + entry.name

@@ -35,7 +35,7 @@ class Trouble(Protocol):
 
 @dataclass(slots=True)
 class MemoryBucket:
-    """What outlives a store that was closed.
+    """The objects, which outlive a store that was closed.
 
     Attributes:
         objects: key -> (bytes, Unix milliseconds). A test may change them behind a store's back.

@@ -49,7 +49,7 @@ _NO_MOVES: Mapping[int, MoveRow] = {}
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """What came of a batch, once `future` is done.
+    """Result of a batch, once `future` is done.
 
     Attributes:
         sequence: the broker's number of the batch.
@@ -88,8 +88,8 @@ class GroupAppender:
     """Takes append batches for one leader in one term.
 
     Attributes:
-        window: ids seen lately; until `adopt` those of this term only. What may have been stored
-            before the window begins is looked up in id rows, one by one.
+        window: ids seen lately; until `adopt` those of this term only. An id that may have been
+            stored before the window begins is looked up in its row.
     """
 
     __slots__ = (

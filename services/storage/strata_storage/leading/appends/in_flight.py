@@ -39,7 +39,7 @@ class Stored(NamedTuple):
 
 
 class InFlight(NamedTuple):
-    """What an entry stores whose rows are not there yet."""
+    """The messages of an entry whose rows are not there yet."""
 
     future: asyncio.Future[int]
     runs: list[Stored]

@@ -19,6 +19,7 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import AngeliaError
 from strata_metadata import ClusterView
 from strata_metadata.channels import Channels
+from strata_metadata.enum_names import name_of
 from strata_mq.layout import BatchBuilder, OutgoingMessage, PartKey
 from strata_mq.slots import slot_of
 from strata_storage.base.directory import Directory
@@ -45,9 +46,9 @@ class ForwardFailed(Exception):
 
 
 class QueueForwarder(Protocol):
-    """What a leader needs to deliver where a queue is now."""
+    """Delivers messages where a queue is now, for a leader."""
 
-    def home(self, topic_id: int, queue: int, slot_base: int, moved_to: int) -> int:
+    def holder(self, topic_id: int, queue: int, slot_base: int, moved_to: int) -> int:
         """Return the raft group that holds a queue's last epoch; 0: it is not known.
 
         Args:
@@ -90,7 +91,7 @@ class Forwarding:
         self._channels = channels
         self._options = options or ForwardOptions()
 
-    def home(self, topic_id: int, queue: int, slot_base: int, moved_to: int) -> int:
+    def holder(self, topic_id: int, queue: int, slot_base: int, moved_to: int) -> int:
         """Return the raft group that holds a queue's last epoch, as far as is known here."""
         override = self._view.queue_override(topic_id, queue)
         if override is None or not override.epochs:
@@ -109,9 +110,11 @@ class Forwarding:
         builder.add(key, messages)
         batch = pb.GroupBatch(raft_group=raft_group, batch=builder.build(), may_repeat=True)
         result = await self._append(pb.AppendRequest(batches=[batch]), raft_group)
+        if not result.parts:
+            raise ForwardFailed(f"raft group {raft_group}: no result for a part of a batch")
         part = result.parts[0]
         if part.outcome != pb.OUTCOME_OK:
-            raise ForwardFailed(f"queue {part.queue}: {pb.Outcome.Name(part.outcome)}")
+            raise ForwardFailed(f"queue {part.queue}: {name_of(pb.Outcome, part.outcome)}")
         return _places(key.topic_id, part, len(messages))
 
     async def _append(self, request: pb.AppendRequest, raft_group: int) -> pb.GroupResult:
@@ -126,6 +129,9 @@ class Forwarding:
                 )
             except AngeliaError as error:
                 reason = str(error)
+                continue
+            if not response.results:
+                reason = f"{endpoint} answers without a result for a batch"
                 continue
             result = response.results[0]
             if not result.refusal.outcome:

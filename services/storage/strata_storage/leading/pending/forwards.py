@@ -105,9 +105,9 @@ class Forwards:
             Refused: not now.
         """
         if self._forwarder is None:
-            self.put_off(waiting)
+            self.reschedule(waiting)
         else:
-            self._resolver.put_off(waiting, self._proposer.now_ms(), DELIVERING)
+            self._resolver.reschedule(waiting, self._proposer.now_ms(), DELIVERING)
 
     def plan(self, waiting: Waiting) -> Forward | None:
         """Return where a message goes, counted as being on its way; None: nowhere now.
@@ -120,7 +120,7 @@ class Forwards:
         for queue in _queues_away(waiting):
             move = self._machine.moves.get((row.topic_id, queue))
             moved_to = 0 if move is None else move.destination
-            raft_group = forwarder.home(row.topic_id, queue, row.slot_base, moved_to)
+            raft_group = forwarder.holder(row.topic_id, queue, row.slot_base, moved_to)
             if raft_group not in (0, self._machine.raft_group):
                 self._in_flight += 1
                 key = PartKey(row.topic_id, queue, row.slot_base, row.queue_count)
@@ -128,7 +128,7 @@ class Forwards:
             # It comes back and is not open yet, or its slot changes hands right now.
         return None
 
-    def put_off(self, waiting: Waiting, *, failed: bool = False) -> None:
+    def reschedule(self, waiting: Waiting, *, failed: bool = False) -> None:
         """Let a message that is to be delivered wait for a queue, or for room on the way to it.
 
         Args:
@@ -141,7 +141,7 @@ class Forwards:
         is_full = not failed and self._in_flight >= self._options.forwards_max
         interval_ms = _ROOM_MS if is_full else self._options.retry_ms
         due_ms = self._slots.next(self._proposer.now_ms(), interval_ms)
-        self._resolver.put_off(waiting, due_ms, DELIVERING)
+        self._resolver.reschedule(waiting, due_ms, DELIVERING)
 
     def batches(self, forwards: Sequence[Forward]) -> list[list[Forward]]:
         """Split what goes out by destination, and to the size of an append batch."""
@@ -193,9 +193,9 @@ class Forwards:
                 if waiting is None:
                     continue
                 if place is None:
-                    self.put_off(waiting, failed=True)
+                    self.reschedule(waiting, failed=True)
                 else:
-                    self._resolver.drop(waiting, End.FORWARDED)
+                    self._resolver.discard(waiting, End.FORWARDED)
             except (Refused, StateError):
                 self.on_returned(forward.waiting.key)
 

@@ -24,7 +24,7 @@ from strata_storage.rows.machine import GroupMachine
 
 @dataclass(frozen=True, slots=True)
 class PendingPorts:
-    """What the node gives its leaders for messages that wait.
+    """Ports that the node gives its leaders for messages that wait.
 
     Attributes:
         routes: finds a broker for a transaction check.

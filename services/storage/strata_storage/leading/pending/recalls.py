@@ -70,7 +70,7 @@ class Recalls:
         found = self._resolver.find(name)
         if isinstance(found, Waiting):
             self._check(found, topic_id, message_id)
-            await self._resolver.drop(found, End.RECALLED).wait()
+            await self._resolver.discard(found, End.RECALLED).wait()
             return
         if isinstance(found, Decision):
             await found.wait()

@@ -22,10 +22,10 @@ from strata_mq.commands import (
     EndedAs,
     ResolveCommand,
     ResolveItem,
-    drop,
+    deliver,
+    discard,
     encode_resolve,
-    place,
-    put_off,
+    reschedule,
 )
 from strata_mq.layout import PendingKey, PendingRef, PendingRow, PinState, day_of
 from strata_storage.base.config import PendingOptions
@@ -94,7 +94,7 @@ class Target(NamedTuple):
 
 
 class Decision:
-    """What was decided about one message; it holds once `wait` returns.
+    """Decision about one message; it holds once `wait` returns.
 
     Attributes:
         before: the message as it waited.
@@ -154,11 +154,11 @@ class Decision:
         """Return it as a RESOLVE command says it."""
         key, row = self.before
         if self.place is not None:
-            return place(key, row, *self.place)
+            return deliver(key, row, *self.place)
         if self.after is not None:
-            return put_off(key, row.topic_id, self.after.key.due_ms, self.after.row.checks)
+            return reschedule(key, row.topic_id, self.after.key.due_ms, self.after.row.checks)
         ended_as = EndedAs.UNKNOWN if self.end is None else _ENDED_AS.get(self.end)
-        return drop(key, row.topic_id, ended_as or EndedAs.UNKNOWN)
+        return discard(key, row.topic_id, ended_as or EndedAs.UNKNOWN)
 
 
 class _Round:
@@ -277,7 +277,7 @@ class Resolver:
 
     # Deciding -----------------------------------------------------------------------------------
 
-    def place(self, waiting: Waiting, target: Target, end: End) -> Decision:
+    def deliver(self, waiting: Waiting, target: Target, end: End) -> Decision:
         """Give a message an offset in an open queue.
 
         Raises:
@@ -285,7 +285,7 @@ class Resolver:
         """
         return self._decide(waiting, end=end, target=target)
 
-    def drop(self, waiting: Waiting, end: End) -> Decision:
+    def discard(self, waiting: Waiting, end: End) -> Decision:
         """Let a message go.
 
         Raises:
@@ -293,7 +293,7 @@ class Resolver:
         """
         return self._decide(waiting, end=end)
 
-    def put_off(self, waiting: Waiting, due_ms: int, checks: int) -> Decision:
+    def reschedule(self, waiting: Waiting, due_ms: int, checks: int) -> Decision:
         """Let a message wait until `due_ms`.
 
         Raises:

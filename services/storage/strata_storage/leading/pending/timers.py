@@ -172,7 +172,7 @@ class Timers:
         if self._was_refused:
             await self._pause_to_retry()
         else:
-            # What comes due in the meantime shares an entry; a full batch has more behind it.
+            # Messages that come due meanwhile share an entry; a full batch has more behind it.
             full = len(keys) == room
             await asyncio.sleep(0 if full else self._options.turn_interval_ms / 1_000)
 
@@ -211,9 +211,9 @@ class Timers:
 
     def _check(self, waiting: Waiting, now_ms: int, checks: list[Check]) -> None:
         if self._is_dropped(waiting):
-            self._resolver.drop(waiting, End.TOPIC_DROPPED)
+            self._resolver.discard(waiting, End.TOPIC_DROPPED)
             return
-        check = self._transactions.look(waiting, now_ms)
+        check = self._transactions.due_check(waiting, now_ms)
         if check is not None:
             checks.append(check)
 
@@ -226,9 +226,9 @@ class Timers:
             is_open = can_place[target] = self._resolver.can_place(target)
         if is_open:
             is_half = waiting.row.kind is PartKind.HALF
-            self._resolver.place(waiting, target, End.COMMITTED if is_half else End.DELIVERED)
+            self._resolver.deliver(waiting, target, End.COMMITTED if is_half else End.DELIVERED)
         elif self._is_dropped(waiting):
-            self._resolver.drop(waiting, End.TOPIC_DROPPED)
+            self._resolver.discard(waiting, End.TOPIC_DROPPED)
         elif waiting.row.checks != DELIVERING:
             self._forwards.begin(waiting)
         else:
@@ -236,7 +236,7 @@ class Timers:
             if forward is not None:
                 forwards.append(forward)
             else:
-                self._forwards.put_off(waiting)
+                self._forwards.reschedule(waiting)
 
     def _is_dropped(self, waiting: Waiting) -> bool:
         return (DropKind.TOPIC, waiting.row.topic_id) in self._machine.dropped
@@ -298,13 +298,13 @@ class Timers:
                 reason=str(error),
             )
 
-    # What becomes of decisions ------------------------------------------------------------------
+    # Results of decisions -----------------------------------------------------------------------
 
     def _resolved(self, decision: Decision) -> None:
         if self._waits_for_room:
             self._wake.set()
         key, row = decision.before
-        # What was put off is added again by `added`.
+        # A rescheduled message is added again by `added`.
         self.counts.changed(row.kind, -1)
         end = decision.end
         if end is None:

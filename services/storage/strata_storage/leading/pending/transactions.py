@@ -101,10 +101,10 @@ class GroupTransactions:
             return elsewhere
         target = target_of(found.row)
         if self._resolver.can_place(target):
-            decision = self._resolver.place(found, target, End.COMMITTED)
+            decision = self._resolver.deliver(found, target, End.COMMITTED)
         else:
             # Its queues are elsewhere: decided now, brought there by the timer.
-            decision = self._resolver.put_off(found, self._proposer.now_ms(), DELIVERING)
+            decision = self._resolver.reschedule(found, self._proposer.now_ms(), DELIVERING)
         await decision.wait()
         return decision.place or elsewhere
 
@@ -120,7 +120,7 @@ class GroupTransactions:
                 raise _invalid("the message was not rolled back")
             return
         self._check_open(found, topic_id)
-        await self._resolver.drop(found, End.ROLLED_BACK).wait()
+        await self._resolver.discard(found, End.ROLLED_BACK).wait()
 
     async def give_up(
         self, name: PendingRef | Place, topic_id: int, dead_letter_topic_id: int
@@ -142,7 +142,7 @@ class GroupTransactions:
         self._check_open(found, topic_id)
         queue = self._machine.raft_group
         target = Target(dead_letter_topic_id, queue, 0, 0, fixed=True)
-        decision = self._resolver.place(found, target, End.GIVEN_UP)
+        decision = self._resolver.deliver(found, target, End.GIVEN_UP)
         await decision.wait()
         return decision.place or Place(dead_letter_topic_id, queue, 0)
 
@@ -174,7 +174,7 @@ class GroupTransactions:
 
     # Checks -------------------------------------------------------------------------------------
 
-    def look(self, waiting: Waiting, now_ms: int) -> Check | None:
+    def due_check(self, waiting: Waiting, now_ms: int) -> Check | None:
         """Decide about a half that is due; return the check to send once that is committed.
 
         Raises:
@@ -188,14 +188,14 @@ class GroupTransactions:
             next_ms = now_ms + options.retry_ms
         elif self._routes.candidates(topic_id, self._clock.monotonic_s()):
             number = row.checks if exhausted else row.checks + 1
-            decision = self._resolver.put_off(waiting, now_ms + interval_ms, number)
+            decision = self._resolver.reschedule(waiting, now_ms + interval_ms, number)
             self.checks_in_flight += 1
             return Check(decision, number, exhausted)
         else:
             self._checks_total.add(1, {"result": "no_producer"})
             next_ms = self._uncheckable.next(now_ms, interval_ms)
         # Nobody was asked: that does not count.
-        self._resolver.put_off(waiting, next_ms, row.checks)
+        self._resolver.reschedule(waiting, next_ms, row.checks)
         return None
 
     async def send(self, checks: Sequence[Check]) -> None:

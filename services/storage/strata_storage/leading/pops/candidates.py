@@ -1,6 +1,6 @@
 """New messages of a queue that a pop may take: those that its filter lets through.
 
-The index is enough for tags: runs of messages that nobody wants cost one look at their hashes.
+The index is enough for tags: runs of messages that nobody wants cost one read of their hashes.
 SQL92 asks for properties, so messages are read ahead of the pop (`read_ahead`), those that the
 index does not rule out, and what is learnt is kept in `Matches`.
 
@@ -29,8 +29,8 @@ from strata_storage.rows.machine import GroupMachine
 _READ_AT_ONCE = 64
 
 
-class LookBudget:
-    """What one look at queues may cost before others get their turn of the event loop.
+class ScanBudget:
+    """Limits of one scan of queues before other work gets its turn of the event loop.
 
     Attributes:
         offsets: to be looked at in the index.
@@ -75,7 +75,7 @@ class Candidates:
         next_offset: int,
         message_filter: MessageFilter,
         wanted: int,
-        budget: LookBudget,
+        budget: ScanBudget,
     ) -> list[Columns]:
         """Return runs from the head on, until so many are wanted or the budget is spent."""
         head, count = lease_set.leases.wants_columns(next_offset)
@@ -105,7 +105,7 @@ class Candidates:
             budget.offsets -= stop - at
             at = stop
         else:
-            # What no run covers holds no message: a repair gave it up, or it was taken back.
+            # Offsets that no run covers hold no message: it was taken back, or lost to a repair.
             at = end
         if at > passed_from:
             columns.append(_nothing(passed_from, at))
@@ -118,7 +118,7 @@ class Candidates:
         end: int,
         message_filter: MessageFilter,
         wanted: int,
-        budget: LookBudget,
+        budget: ScanBudget,
     ) -> list[Location]:
         """Return where the messages are that a pop may take next, up to `end`.
 
@@ -158,7 +158,7 @@ class Candidates:
         next_offset: int,
         message_filter: MessageFilter,
         wanted: int,
-        budget: LookBudget,
+        budget: ScanBudget,
     ) -> int:
         """Learn which messages match, until so many do or the budget is spent.
 
@@ -186,7 +186,7 @@ class Candidates:
                     await self._extend(lease_set.key, next_offset, matches, budget)
 
     async def _extend(
-        self, key: ConsumerKey, next_offset: int, matches: Matches, budget: LookBudget
+        self, key: ConsumerKey, next_offset: int, matches: Matches, budget: ScanBudget
     ) -> None:
         reading = self._choose(key, matches.end, next_offset, matches, budget)
         messages = await self._reader.read(reading.locations, key[0])
@@ -201,18 +201,18 @@ class Candidates:
             if is_wanted:
                 matched.append(offset)
             if budget.filter_steps <= 0:
-                # What was found so far may be given now.
+                # The messages that were found so far may be given now.
                 matches.extend(offset + 1, matched)
                 return
         matches.extend(reading.end, matched)
 
     def _choose(
-        self, key: ConsumerKey, first: int, end: int, matches: Matches, budget: LookBudget
+        self, key: ConsumerKey, first: int, end: int, matches: Matches, budget: ScanBudget
     ) -> _Reading:
         """Return the next messages to read; at least one if there is one."""
         offsets: list[int] = []
         locations: list[Location] = []
-        # Of a filter that takes long little is read ahead: the rest would be read for nothing.
+        # For a slow filter little is read ahead: the rest would be read for nothing.
         affordable = budget.filter_steps // max(matches.steps_per_message, 1)
         at_most = min(_READ_AT_ONCE, budget.messages, max(affordable, 1))
         at = first

@@ -32,7 +32,7 @@ class ClientNames:
         self._proposer = proposer
         self._max_known = max_known
         self._day = day_of(proposer.now_ms())
-        # Of this day.
+        # Names of this day.
         self._known: set[int] = set()
         self._new: dict[int, str] = {}
 

@@ -44,7 +44,7 @@ Exhausted = tuple[LeaseSet, int, Lease]
 
 
 class _Move(NamedTuple):
-    """What becomes of a message, if what is proposed for it is committed."""
+    """Fate of a message, if the proposal for it is committed."""
 
     result: str
     future: asyncio.Future[int] | None = None
@@ -115,7 +115,7 @@ class DeadLetterMover:
     async def move_exhausted(self, exhausted: Sequence[Exhausted]) -> list[str]:
         """Move messages whose attempts are used up; one without dead-letter topic is dropped.
 
-        What cannot be moved now stays and is tried again later.
+        A message that cannot be moved now stays and is tried again later.
 
         Returns:
             What became of each that was looked at: "moved", "dropped" (no dead-letter topic, or

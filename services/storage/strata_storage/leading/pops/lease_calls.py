@@ -56,7 +56,7 @@ class QueueTimes(NamedTuple):
 
 
 class StateDetails(NamedTuple):
-    """What is asked for beside a consumer group's position."""
+    """Numbers that are asked for beside a consumer group's position."""
 
     max_open_offsets: int = 0
     times: bool = False
@@ -127,17 +127,12 @@ class LeaseCalls:
         for key, lease_set in sets.items():
             if lease_set is None:
                 continue
-            acked = []
-            ack = lease_set.leases.ack
-            for at in places[key]:
-                _, _, _, offset, lease_number, generation, visible_at_ms = leases[at]
-                valid[at], change = ack(
-                    offset, lease_number, generation, visible_at_ms, now_ms, repeated=repeated
-                )
-                if change is not None:
-                    acked.append(change)
-            if acked:
-                changes.append((lease_set, merge_changes(acked)))
+            handles = [leases[at][3:] for at in places[key]]
+            acked, change = lease_set.leases.ack_all(handles, now_ms, repeated=repeated)
+            for at, one in zip(places[key], acked, strict=True):
+                valid[at] = one
+            if change is not None:
+                changes.append((lease_set, change))
         if not changes:
             return valid, None
         return valid, self._sets.propose(changes)

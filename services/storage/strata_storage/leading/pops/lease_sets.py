@@ -319,7 +319,7 @@ class LeaseSets:
         future = self._proposer.propose((self.encode(sections),), applied)
         for lease_set, change in sections:
             self.note(lease_set)
-            if _frees(change):
+            if self._frees(lease_set, change):
                 self._wake(lease_set.key)
         return future
 
@@ -327,8 +327,29 @@ class LeaseSets:
         """Take in that a change of a set was proposed in an entry of another kind."""
         lease_set.in_flight += 1
         self.note(lease_set)
-        if _frees(change):
+        if self._frees(lease_set, change):
             self._wake(lease_set.key)
+
+    def _frees(self, lease_set: LeaseSet, change: LeaseChange) -> bool:
+        """Whether a pop may find something that it could not find before a change.
+
+        Where acks let nothing go on, as mostly without message groups, every ack would otherwise
+        cost a pop in vain.
+        """
+        if change.clear:
+            return True
+        if change.puts and change.puts[0][1].state is LeaseState.WAITING:
+            # Leases that a pop finds to have run out come before those that it takes.
+            return True
+        return bool(change.deletes) and self._is_deliverable(lease_set)
+
+    def _is_deliverable(self, lease_set: LeaseSet) -> bool:
+        """Whether a pop may find something in a queue; true where that cannot be read now."""
+        try:
+            row = self._machine.queues.get(*lease_set.key[1:]) or _EMPTY_QUEUE
+        except StateError:
+            return True
+        return lease_set.leases.peek_ready(self._proposer.now_ms(), row.next_offset)
 
     # Deadlines and holders ----------------------------------------------------------------------
 
@@ -404,7 +425,7 @@ class LeaseSets:
             self._holders.pop(holder, None)
         return sets
 
-    # What apply says ----------------------------------------------------------------------------
+    # News of apply ------------------------------------------------------------------------------
 
     def on_trimmed(self, topic_id: int, queue: int) -> None:
         """Drop leases below a queue's new min offset."""
@@ -434,11 +455,3 @@ class LeaseSets:
 def _unreadable(error: StateError) -> Refused:
     """Return the refusal of who may come again: a read that fails ends nothing else (rule 40)."""
     return Refused(pb.OUTCOME_OVERLOADED, f"leases cannot be read: {error}")
-
-
-def _frees(change: LeaseChange) -> bool:
-    """Whether messages may be deliverable that were not: of the rows, or behind those that went."""
-    if change.deletes or change.clear:
-        return True
-    # What a pop finds to have run out comes before what it takes.
-    return bool(change.puts) and change.puts[0][1].state is LeaseState.WAITING

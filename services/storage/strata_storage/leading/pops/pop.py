@@ -4,10 +4,10 @@ A pop of a broker that wants to be told does not wait (rule 35): one that leaves
 an interest of its broker in the turn of the event loop in which it looked, so that nothing that
 comes from then on is missed, also while its leases are committed.
 
-One *look* at the queues decides on leases without waiting. A filter that lets little through makes
-it pass over much: a look is bounded, and a pop that found nothing looks again until its time is
+One *scan* of the queues decides on leases without waiting. A filter that lets little through makes
+it pass over much: a scan is bounded, and a pop that found nothing scans again until its time is
 over, giving way to everything else on the event loop in between. So is what its filter costs in
-all looks together: a pop that has used that up ends empty, and the next one goes on from there.
+all scans together: a pop that has used that up ends empty, and the next one goes on from there.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from strata_runtime.clock import Clock
 from strata_runtime.turns import Turns
 from strata_storage.base.config import EngineOptions
 from strata_storage.base.errors import Refused
-from strata_storage.leading.pops.candidates import Candidates, LookBudget
+from strata_storage.leading.pops.candidates import Candidates, ScanBudget
 from strata_storage.leading.pops.lease_sets import LeaseSet, LeaseSets
-from strata_storage.leading.pops.pop_calls import Catch, Caught, Delivered, PopAnswer, PopCall
+from strata_storage.leading.pops.pop_calls import Delivered, Leased, PopAnswer, PopCall, Scan
 from strata_storage.leading.pops.taken_messages import TakenMessages
 from strata_storage.leading.pops.waiters import Waiters
 from strata_storage.leading.proposer import Proposer, committed
@@ -75,8 +75,8 @@ class GroupPopper:
         self._messages = TakenMessages(
             machine, proposer, sets, waiters=waiters, reader=reader, turns=turns
         )
-        # Held by the one pop that goes on looking: however many do, each turn of the event loop
-        # has one look at most.
+        # Held by the one pop that continues to scan: with many pops, each turn of the event loop
+        # has one scan at most.
         self._again = asyncio.Lock()
 
     async def pop(self, call: PopCall) -> PopAnswer:
@@ -102,14 +102,14 @@ class GroupPopper:
         while True:
             if self._must_tell(call):
                 return PopAnswer()
-            catch = await self._look(call)
-            filter_steps_left -= self._options.pop_scan_filter_steps - catch.budget.filter_steps
-            if catch.leases:
-                delivered = await self._deliver_or_release(call, catch)
+            scan = await self._scan(call)
+            filter_steps_left -= self._options.pop_scan_filter_steps - scan.budget.filter_steps
+            if scan.leases:
+                delivered = await self._deliver_or_release(call, scan)
             else:
-                delivered = self._settle(catch)
+                delivered = self._settle(scan)
             if delivered:
-                return PopAnswer(delivered, catch.told_later)
+                return PopAnswer(delivered, scan.told_later)
             if call.is_gone():
                 # It may have been woken for what it did not take.
                 self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id)
@@ -118,17 +118,17 @@ class GroupPopper:
                 # A queue was sealed meanwhile, and woke who waited already.
                 return PopAnswer()
             time_left_s = deadline_s - self._clock.monotonic_s()
-            if self._look_again(call, catch):
+            if self._may_give_more(call, scan):
                 if filter_steps_left <= 0:
                     self._sets.filter_limited += 1
                 if time_left_s <= 0 or filter_steps_left <= 0:
-                    # What it did not come to is for the next one.
+                    # The rest is for the next pop.
                     self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id)
                     return PopAnswer(unfinished=True)
                 async with self._again:
                     await asyncio.sleep(0)
             elif call.stream is not None:
-                return PopAnswer(told_later=catch.told_later)
+                return PopAnswer(told_later=scan.told_later)
             elif time_left_s <= 0 or not await self._waiters.wait(
                 call.topic.topic_id,
                 call.consumer_group_id,
@@ -138,10 +138,10 @@ class GroupPopper:
             ):
                 return PopAnswer()
 
-    def _settle(self, catch: Catch) -> list[Delivered]:
-        """Propose what a look without leases changed; nobody waits for that."""
-        if catch.sections:
-            self._sets.propose(catch.sections)
+    def _settle(self, scan: Scan) -> list[Delivered]:
+        """Propose what a scan without leases changed; nobody waits for that."""
+        if scan.sections:
+            self._sets.propose(scan.sections)
         else:
             self._sets.flush_kept()
         return []
@@ -160,36 +160,36 @@ class GroupPopper:
         """Whether the caller does not know which of the queues are sealed here."""
         return not call.repeated and len(self.sealed(call)) != call.known_sealed
 
-    async def _deliver_or_release(self, call: PopCall, catch: Catch) -> list[Delivered]:
+    async def _deliver_or_release(self, call: PopCall, scan: Scan) -> list[Delivered]:
         """Deliver; what a caller who leaves meanwhile will not hear of is free at once."""
         try:
-            return await self._deliver(call, catch)
+            return await self._deliver(call, scan)
         except asyncio.CancelledError:
-            self._give_back_now(catch)
+            self._give_back_now(scan)
             raise
 
-    async def _deliver(self, call: PopCall, catch: Catch) -> list[Delivered]:
-        if catch.sections:
+    async def _deliver(self, call: PopCall, scan: Scan) -> list[Delivered]:
+        if scan.sections:
             try:
-                future = self._sets.propose(catch.sections)
+                future = self._sets.propose(scan.sections)
             except Refused:
-                self._give_back(catch)
+                self._give_back(scan)
                 raise
             await committed(future)
         else:
             # A repeat of an attempt whose entry may still be under way.
             await self._proposer.settled()
-        if len(catch.leases) >= call.take.max_messages or self._look_again(call, catch):
+        if len(scan.leases) >= call.take.max_messages or self._may_give_more(call, scan):
             # This pop took what it may, or had no time for more; there may be more for the next.
             self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id)
-        if not catch.repeated and call.is_gone():
+        if not scan.repeated and call.is_gone():
             # It waited for the log for so long.
-            self._give_back_now(catch)
+            self._give_back_now(scan)
             return []
         try:
-            delivered = await self._messages.read(call, catch)
+            delivered = await self._messages.read(call, scan)
         except Refused:
-            self._give_back_now(catch)
+            self._give_back_now(scan)
             raise
         if not delivered:
             # Nobody is told, so nobody's next decision takes along what became of the messages.
@@ -198,47 +198,47 @@ class GroupPopper:
 
     # Deciding -----------------------------------------------------------------------------------
 
-    async def _look(self, call: PopCall) -> Catch:
+    async def _scan(self, call: PopCall) -> Scan:
         """Look at the queues once and decide on leases.
 
         Raises:
             Refused: what was decided before cannot be proposed; too many reads are under way.
         """
-        catch = Catch(self._queues(call), LookBudget(self._options))
-        is_warmed = self._machine.tier.is_used and await self._warm(call, catch)
+        scan = Scan(self._queues(call), ScanBudget(self._options))
+        is_warmed = self._machine.tier.is_used and await self._warm(call, scan)
         if call.message_filter.needs_messages:
-            await self._read_ahead(call, catch)
+            await self._read_ahead(call, scan)
         if is_warmed or call.message_filter.needs_messages:
             # Meanwhile a queue may have left: no consumer group may start at it here any more.
             here = frozenset(self._queues_here(call))
-            catch.queues = [queue for queue in catch.queues if queue in here]
+            scan.queues = [queue for queue in scan.queues if queue in here]
         # Leadership may have ended, or the topic, while this pop read or let others go on.
         self._waiters.check_open()
         self._sets.check_exists(call.consumer_group_id, call.topic.topic_id)
         self._sets.check_open()
         if call.repeated and call.take.attempt:
-            self._take_again(call, catch)
+            self._take_again(call, scan)
         # A lease for nobody would keep the message from everybody else.
-        if not catch.leases and not call.is_gone():
-            self._take(call, catch)
-            self._arm(call, catch)
-        return catch
+        if not scan.leases and not call.is_gone():
+            self._take(call, scan)
+            self._arm(call, scan)
+        return scan
 
-    def _arm(self, call: PopCall, catch: Catch) -> None:
+    def _arm(self, call: PopCall, scan: Scan) -> None:
         """Let the broker be told of what comes from now on, if nothing is left behind now."""
         if (
             call.stream is None
-            or catch.repeated
-            or catch.incomplete
-            or self._look_again(call, catch)
-            or (catch.leases and not self._all_in_memory(call, catch))
+            or scan.repeated
+            or scan.incomplete
+            or self._may_give_more(call, scan)
+            or (scan.leases and not self._all_in_memory(call, scan))
         ):
             return
-        catch.told_later = self._waiters.interests.arm(
+        scan.told_later = self._waiters.interests.arm(
             call.stream, call.topic.topic_id, call.consumer_group_id, call.queue
         )
 
-    async def _warm(self, call: PopCall, catch: Catch) -> bool:
+    async def _warm(self, call: PopCall, scan: Scan) -> bool:
         """Fetch what this pop may take and the tier alone has: no lease is taken on the rest.
 
         A lease on a message that cannot be read would use up one of its attempts.
@@ -252,8 +252,8 @@ class GroupPopper:
         readable: list[int] = []
         refusal: Refused | None = None
         is_warmed = False
-        for queue in catch.queues:
-            locations = self._tiered_only(call, queue, catch.budget)
+        for queue in scan.queues:
+            locations = self._tiered_only(call, queue, scan.budget)
             try:
                 if locations:
                     is_warmed = True
@@ -261,13 +261,13 @@ class GroupPopper:
                 readable.append(queue)
             except Refused as refused:
                 refusal = refused
-                catch.incomplete = True
+                scan.incomplete = True
         if refusal is not None and not readable:
             raise refusal
-        catch.queues = readable
+        scan.queues = readable
         return is_warmed
 
-    def _tiered_only(self, call: PopCall, queue: int, budget: LookBudget) -> list[Location]:
+    def _tiered_only(self, call: PopCall, queue: int, budget: ScanBudget) -> list[Location]:
         """Return what a pop is likely to take of a queue and the log may lack."""
         topic_id = call.topic.topic_id
         local = self._machine.tier.local_offset(topic_id, queue)
@@ -280,60 +280,60 @@ class GroupPopper:
         leases, now_ms = lease_set.leases, self._proposer.now_ms()
         if leases.cursor() >= local or not leases.peek_ready(now_ms, row.next_offset):
             return []
-        # Of messages that come again the first one stands for all: it tells whether the tier is
+        # The first of the messages that come again stands for all: it tells whether the tier is
         # there.
         again = [leases.cursor()] if leases.peek_ready(now_ms, leases.head) else []
         return self._candidates.likely(
             lease_set, again, local, call.message_filter, _wanted(call.take), budget
         )
 
-    async def _read_ahead(self, call: PopCall, catch: Catch) -> None:
+    async def _read_ahead(self, call: PopCall, scan: Scan) -> None:
         """Let the filter decide on messages that have to be read for that."""
         wanted = _wanted(call.take)
-        for queue in catch.queues:
+        for queue in scan.queues:
             if not self._machine.serves_queue(call.topic, queue):
                 continue
             key = (call.consumer_group_id, call.topic.topic_id, queue)
             lease_set = self._sets.find_or_start(key, latest=call.latest)
             row = self._machine.queues.get(call.topic.topic_id, queue) or _EMPTY_QUEUE
             wanted -= await self._candidates.read_ahead(
-                lease_set, row.next_offset, call.message_filter, wanted, catch.budget
+                lease_set, row.next_offset, call.message_filter, wanted, scan.budget
             )
-            # What was learnt is lost if the set was read anew meanwhile: look again at once.
-            catch.moved = catch.moved or self._sets.in_memory(key) is not lease_set
+            # The result is lost if the set was read anew meanwhile: scan again at once.
+            scan.moved = scan.moved or self._sets.in_memory(key) is not lease_set
             if wanted <= 0:
                 return
 
-    def _take(self, call: PopCall, catch: Catch) -> None:
-        for queue in catch.queues:
+    def _take(self, call: PopCall, scan: Scan) -> None:
+        for queue in scan.queues:
             try:
-                self._take_queue(call, queue, catch)
+                self._take_queue(call, queue, scan)
             except Refused:
                 # A set that cannot be read now; what other queues gave is to be delivered.
-                if not catch.leases:
+                if not scan.leases:
                     raise
-                catch.incomplete = True
+                scan.incomplete = True
                 break
-            if catch.repeated or len(catch.leases) >= call.take.max_messages:
+            if scan.repeated or len(scan.leases) >= call.take.max_messages:
                 break
-            if catch.taken_bytes >= call.take.max_bytes:
+            if scan.taken_bytes >= call.take.max_bytes:
                 break
-        if call.take.attempt and call.take.fifo and catch.leases and not catch.repeated:
-            self._remember_attempt(call, catch)
+        if call.take.attempt and call.take.fifo and scan.leases and not scan.repeated:
+            self._remember_attempt(call, scan)
 
-    def _take_again(self, call: PopCall, catch: Catch) -> None:
+    def _take_again(self, call: PopCall, scan: Scan) -> None:
         """Return what the attempt has leased already."""
         now_ms = self._proposer.now_ms()
-        for queue in catch.queues:
+        for queue in scan.queues:
             lease_set = self._sets.find((call.consumer_group_id, call.topic.topic_id, queue))
             if lease_set is None:
                 continue
             leases = lease_set.leases.of_attempt(call.take.attempt, now_ms)
             if leases:
                 again = Taken(leases, None, repeated=True)
-                self._catch(catch, call, lease_set, again, lease_set.leases.head)
+                self._add_leases(scan, call, lease_set, again, lease_set.leases.head)
 
-    def _take_queue(self, call: PopCall, queue: int, catch: Catch) -> None:
+    def _take_queue(self, call: PopCall, queue: int, scan: Scan) -> None:
         key = (call.consumer_group_id, call.topic.topic_id, queue)
         if key[1:] in self._sets.held_queues:
             # A message of it is being recalled (`Recalls`).
@@ -347,39 +347,39 @@ class GroupPopper:
         if not asks_again and not leases.peek_ready(now_ms, row.next_offset):
             return
         request = call.take
-        if catch.leases:
+        if scan.leases:
             request = replace(
                 request,
-                max_messages=request.max_messages - len(catch.leases),
-                max_bytes=request.max_bytes - catch.taken_bytes,
+                max_messages=request.max_messages - len(scan.leases),
+                max_bytes=request.max_bytes - scan.taken_bytes,
             )
         columns = self._candidates.columns(
-            lease_set, row.next_offset, call.message_filter, _wanted(request), catch.budget
+            lease_set, row.next_offset, call.message_filter, _wanted(request), scan.budget
         )
         head = leases.head
         taken = leases.take(request, now_ms, row.next_offset, columns)
-        self._catch(catch, call, lease_set, taken, head)
+        self._add_leases(scan, call, lease_set, taken, head)
 
-    def _catch(
-        self, catch: Catch, call: PopCall, lease_set: LeaseSet, taken: Taken, head: int
+    def _add_leases(
+        self, scan: Scan, call: PopCall, lease_set: LeaseSet, taken: Taken, head: int
     ) -> None:
         """Take in what a queue gave; its head was at `head` before."""
         leases = lease_set.leases
         change = taken.change
         if change is not None:
             if change.puts:
-                catch.sections.append((lease_set, change))
+                scan.sections.append((lease_set, change))
             else:
                 self._sets.passed(lease_set)
-            catch.moved = catch.moved or leases.head > head
+            scan.moved = scan.moved or leases.head > head
             if call.message_filter is not EVERYTHING:
                 new = sum(offset >= head for offset, _ in change.puts)
                 self._sets.filtered += leases.head - head - new
-        catch.repeated = catch.repeated or taken.repeated
+        scan.repeated = scan.repeated or taken.repeated
         for offset, lease in taken.leases:
-            caught = Caught(lease_set, leases.generation, offset, lease, offset >= head)
-            catch.leases.append(caught)
-            catch.taken_bytes += lease.length
+            leased = Leased(lease_set, leases.generation, offset, lease, offset >= head)
+            scan.leases.append(leased)
+            scan.taken_bytes += lease.length
 
     def _queues_here(self, call: PopCall) -> Sequence[int]:
         topic = call.topic
@@ -410,23 +410,23 @@ class GroupPopper:
             return (*served, *(queue for queue in turned if queue not in served))
         return turned
 
-    def _remember_attempt(self, call: PopCall, catch: Catch) -> None:
+    def _remember_attempt(self, call: PopCall, scan: Scan) -> None:
         key = (call.consumer_group_id, call.topic.topic_id, call.take.attempt)
         self._attempts[key] = tuple(
             islice(
-                dict.fromkeys(caught.lease_set.key[2] for caught in catch.leases),
+                dict.fromkeys(leased.lease_set.key[2] for leased in scan.leases),
                 _QUEUES_PER_ATTEMPT,
             )
         )
         if len(self._attempts) > self._options.attempts_max:
             self._attempts.popitem(last=False)
 
-    def _look_again(self, call: PopCall, catch: Catch) -> bool:
-        """Whether another look makes sense at once: this one got somewhere, and not to the end."""
-        if not catch.moved and not catch.leases:
+    def _may_give_more(self, call: PopCall, scan: Scan) -> bool:
+        """Whether another scan makes sense at once: this one got somewhere, and not to the end."""
+        if not scan.moved and not scan.leases:
             return False
         now_ms = self._proposer.now_ms()
-        for queue in catch.queues:
+        for queue in scan.queues:
             key = (call.consumer_group_id, call.topic.topic_id, queue)
             row = self._machine.queues.get(call.topic.topic_id, queue)
             found = self._sets.in_memory(key)
@@ -434,33 +434,33 @@ class GroupPopper:
                 return True
         return False
 
-    def _all_in_memory(self, call: PopCall, catch: Catch) -> bool:
-        """Whether `_look_again` knew all queues: a full look ends before the last one."""
+    def _all_in_memory(self, call: PopCall, scan: Scan) -> bool:
+        """Whether `_may_give_more` knew all queues: a full scan ends before the last one."""
         consumer_group_id, topic_id = call.consumer_group_id, call.topic.topic_id
         return all(
             self._sets.in_memory((consumer_group_id, topic_id, queue)) is not None
             or self._machine.queues.get(topic_id, queue) is None
-            for queue in catch.queues
+            for queue in scan.queues
         )
 
-    def _give_back_now(self, catch: Catch) -> None:
+    def _give_back_now(self, scan: Scan) -> None:
         """Release what was proposed and given to nobody."""
-        # What a repeat found again may have been delivered by the pop before it.
-        if catch.repeated:
+        # A message that a repeat finds again may have been delivered by the pop before it.
+        if scan.repeated:
             return
-        self._give_back(catch)
+        self._give_back(scan)
         with suppress(Refused):
             self._sets.flush_kept()
 
-    def _give_back(self, catch: Catch) -> None:
+    def _give_back(self, scan: Scan) -> None:
         """Release leases that were given to nobody, whether they were proposed or not."""
         now_ms = self._proposer.now_ms()
-        for caught in catch.leases:
-            lease_set = self._sets.now(caught.lease_set)
+        for leased in scan.leases:
+            lease_set = self._sets.now(leased.lease_set)
             if lease_set is None:
                 continue
             change = lease_set.leases.release_undelivered(
-                caught.offset, caught.lease.lease_number, caught.generation, now_ms
+                leased.offset, leased.lease.lease_number, leased.generation, now_ms
             )
             if change is not None:
                 self._sets.keep(lease_set, change)

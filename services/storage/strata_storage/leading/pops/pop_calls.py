@@ -9,12 +9,12 @@ from typing import NamedTuple
 from strata_mq.filters import EVERYTHING, MessageFilter
 from strata_mq.leases import Lease, TakeRequest
 from strata_storage.base.interests import InterestStream
-from strata_storage.leading.pops.candidates import LookBudget
+from strata_storage.leading.pops.candidates import ScanBudget
 from strata_storage.leading.pops.lease_sets import LeaseSet, Section
 from strata_storage.rows.ownership import Topic
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PopCall:
     """One pop.
 
@@ -43,7 +43,7 @@ class PopCall:
 
 
 class PopAnswer(NamedTuple):
-    """What a pop gives.
+    """Result of a pop.
 
     Attributes:
         messages: leased for the caller.
@@ -67,7 +67,7 @@ class Delivered(NamedTuple):
     message: bytes
 
 
-class Caught(NamedTuple):
+class Leased(NamedTuple):
     """One lease. The generation is that of the take: a reset may come before the answer."""
 
     lease_set: LeaseSet
@@ -79,13 +79,13 @@ class Caught(NamedTuple):
 
 
 @dataclass(slots=True)
-class Catch:
-    """What one look at the queues gave: leases with the place of their messages."""
+class Scan:
+    """Result of one scan of the queues: leases with the places of their messages."""
 
     queues: Sequence[int]
-    budget: LookBudget
+    budget: ScanBudget
     sections: list[Section] = field(default_factory=list)
-    leases: list[Caught] = field(default_factory=list)
+    leases: list[Leased] = field(default_factory=list)
     taken_bytes: int = 0
     repeated: bool = False
     # A head moved: looking again may give something.

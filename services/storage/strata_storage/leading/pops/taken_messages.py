@@ -11,7 +11,7 @@ from strata_mq.filters import EVERYTHING, MessageFilter
 from strata_mq.layout import CqRow
 from strata_runtime.turns import Turns
 from strata_storage.leading.pops.lease_sets import LeaseSets
-from strata_storage.leading.pops.pop_calls import Catch, Caught, Delivered, PopCall
+from strata_storage.leading.pops.pop_calls import Delivered, Leased, PopCall, Scan
 from strata_storage.leading.pops.waiters import Waiters
 from strata_storage.leading.proposer import Proposer
 from strata_storage.reads.reader import Location, MessageReader
@@ -41,7 +41,7 @@ class TakenMessages:
         self._reader = reader
         self._turns = turns
 
-    async def read(self, call: PopCall, catch: Catch) -> list[Delivered]:
+    async def read(self, call: PopCall, scan: Scan) -> list[Delivered]:
         """Read the messages.
 
         One that is damaged, or that the disk cannot read now, is put off, which is no attempt (rule
@@ -53,40 +53,40 @@ class TakenMessages:
             Refused: OUTCOME_CORRUPT, not one message can be read; OUTCOME_OVERLOADED, the disk
                 cannot read now, or too many reads wait.
         """
-        found: list[tuple[Caught, CqRow]] = []
+        found: list[tuple[Leased, CqRow]] = []
         locations: list[Location] = []
         base, row, row_set = 0, None, None
-        for caught in catch.leases:
-            lease_set, offset = caught.lease_set, caught.offset
+        for leased in scan.leases:
+            lease_set, offset = leased.lease_set, leased.offset
             if row is None or row_set is not lease_set or not base <= offset < base + row.count:
                 run = self._machine.consume_queues.covering(*lease_set.key[1:], offset)
                 if run is None:
-                    self._consume(caught)
+                    self._consume(leased)
                     continue
                 base, row = run
                 row_set = lease_set
-            found.append((caught, row))
+            found.append((leased, row))
             place = row.location(offset - base)
             locations.append(Location(row.raft_index, *place, *lease_set.key[1:], offset))
         messages: Sequence[bytes | None] = [b""] * len(found)
         if not call.places_only or call.message_filter is not EVERYTHING:
             messages = await self._reader.read(locations, call.consumer_group_id)
-        if not catch.repeated:
-            # What a repeat finds again may have been readable, and given, the first time.
-            for (caught, _), message in zip(found, messages, strict=True):
+        if not scan.repeated:
+            # A message that a repeat finds again may have been readable, and given, the first time.
+            for (leased, _), message in zip(found, messages, strict=True):
                 if message is None:
-                    self._put_off(caught)
+                    self._reschedule(leased)
         if found and not any(message is not None for message in messages):
             raise self._reader.refusal_of(locations[0], "every message of this pop")
         delivered: list[Delivered] = []
-        for (caught, row), message in zip(found, messages, strict=True):
+        for (leased, row), message in zip(found, messages, strict=True):
             if message is None:
                 continue
-            if not await self._is_wanted(call.message_filter, caught, message):
-                self._consume(caught)
+            if not await self._is_wanted(call.message_filter, leased, message):
+                self._consume(leased)
                 self._sets.filtered += 1
                 continue
-            lease_set, generation, offset, lease, _ = caught
+            lease_set, generation, offset, lease, _ = leased
             queue = lease_set.key[2]
             delivered.append(
                 Delivered(queue, offset, generation, row.store_time_ms, lease, message)
@@ -94,40 +94,40 @@ class TakenMessages:
         return delivered
 
     async def _is_wanted(
-        self, message_filter: MessageFilter, caught: Caught, message: bytes
+        self, message_filter: MessageFilter, leased: Leased, message: bytes
     ) -> bool:
         if message_filter is EVERYTHING:
             return True
         if not message_filter.needs_messages:
             return message_filter.matches(message)
-        if caught.is_new:
+        if leased.is_new:
             # The filter saw every new message already.
             return True
         return (await self._turns.do(message_filter.work(message)))[0]
 
-    def _put_off(self, caught: Caught) -> None:
+    def _reschedule(self, leased: Leased) -> None:
         """Keep a message that cannot be read from everybody for a while."""
-        lease_set = self._sets.now(caught.lease_set)
+        lease_set = self._sets.now(leased.lease_set)
         if lease_set is None:
             return
-        lease = caught.lease
+        lease = leased.lease
         visible_at_ms = lease.visible_at_ms or self._proposer.now_ms() + _RETRY_UNREADABLE_MS
-        change = lease_set.leases.put_off_undelivered(
-            caught.offset, lease.lease_number, caught.generation, visible_at_ms
+        change = lease_set.leases.reschedule_undelivered(
+            leased.offset, lease.lease_number, leased.generation, visible_at_ms
         )
         if change is not None:
             self._sets.keep(lease_set, change)
 
-    def _consume(self, caught: Caught) -> None:
+    def _consume(self, leased: Leased) -> None:
         """Ack a message that nobody is given, so that its lease does not hold up the others."""
-        lease_set = self._sets.now(caught.lease_set)
+        lease_set = self._sets.now(leased.lease_set)
         if lease_set is None:
             return
-        _, _, offset, lease, _ = caught
+        _, _, offset, lease, _ = leased
         _, change = lease_set.leases.ack(
             offset,
             lease.lease_number,
-            caught.generation,
+            leased.generation,
             lease.visible_at_ms,
             self._proposer.now_ms(),
         )

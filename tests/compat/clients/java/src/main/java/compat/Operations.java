@@ -16,6 +16,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
@@ -41,13 +42,18 @@ final class Operations {
   private final AtomicInteger lastRef = new AtomicInteger();
 
   Operations(JsonObject options) {
-    configuration =
+    var builder =
         ClientConfiguration.newBuilder()
             .setEndpoints(options.get("endpoint").getAsString())
             .enableSsl(options.get("tls").getAsBoolean())
             .setNamespace(options.get("namespace").getAsString())
-            .setRequestTimeout(Duration.ofMillis(options.get("timeout_ms").getAsLong()))
-            .build();
+            .setRequestTimeout(Duration.ofMillis(options.get("timeout_ms").getAsLong()));
+    String accessKey = options.get("access_key").getAsString();
+    if (!accessKey.isEmpty()) {
+      String secretKey = options.get("secret_key").getAsString();
+      builder.setCredentialProvider(new StaticSessionCredentialsProvider(accessKey, secretKey));
+    }
+    configuration = builder.build();
   }
 
   /** Runs one command and returns its result. */

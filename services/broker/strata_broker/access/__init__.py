@@ -1,0 +1,1 @@
+"""Access control: every RPC of every face is checked here."""

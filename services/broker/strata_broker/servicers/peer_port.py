@@ -1,0 +1,44 @@
+"""`strata.broker.v1.PeerService` on a port for brokers only, where processes have certificates."""
+
+from __future__ import annotations
+
+from strata.broker.v1 import peer_pb2
+from strata_angelia.ports import CallContext, Server
+from strata_broker.base import errors
+from strata_broker.clients.client_commands import ClientCommands
+from strata_broker.clients.connected_clients import ConnectedClients
+from strata_mq.requests import RequestError
+
+_SERVICE = peer_pb2.DESCRIPTOR.services_by_name["PeerService"]
+
+
+class PeerPortServicer:
+    """See the module docstring. The server has checked that the caller is a broker.
+
+    Args:
+        clients: of this broker.
+        commands: to them.
+    """
+
+    def __init__(self, clients: ConnectedClients, commands: ClientCommands) -> None:
+        self._clients = clients
+        self._commands = commands
+
+    def register(self, server: Server) -> None:
+        """Serve every RPC on a server that has not started."""
+        server.register(_SERVICE, self)
+
+    async def list_clients(
+        self, request: peer_pb2.ListClientsRequest, context: CallContext
+    ) -> peer_pb2.ListClientsResponse:
+        """List clients that are alive."""
+        return self._clients.answer(request)
+
+    async def command_client(
+        self, request: peer_pb2.CommandClientRequest, context: CallContext
+    ) -> peer_pb2.CommandClientResponse:
+        """Send a command to a client of this broker."""
+        try:
+            return await self._commands.command(request.client_id, request.command, request.message)
+        except RequestError as bad:
+            return peer_pb2.CommandClientResponse(status=errors.status_of(bad))

@@ -1,0 +1,121 @@
+"""A process of a machine, as its supervisor sees it: one run, from start to end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from strata_cli.machine.child import Orders
+
+_READ_BYTES = 64 * 1024
+
+Told = Mapping[str, Any]
+"""Fields of the ready line; or `failed`: why it does not start."""
+
+
+class ChildProcess:
+    """See the module docstring.
+
+    Args:
+        orders: what it is told.
+        on_told: called with what it tells, at most once.
+    """
+
+    def __init__(self, orders: Orders, on_told: Callable[[Told], None]) -> None:
+        self._orders = orders
+        self._on_told = on_told
+        self._process: subprocess.Popen[bytes] | None = None
+        self._written = b""
+        self._has_told = False
+        # Orders that it gets as soon as it is there.
+        self._is_ending = False
+        self._is_killed = False
+
+    @property
+    def pid(self) -> int:
+        """Process id; 0: it is not started."""
+        return self._process.pid if self._process is not None else 0
+
+    async def run(self) -> str:
+        """Start it; return how it ended once it has."""
+        process = self._process = await asyncio.to_thread(_start, self._orders)
+        if self._is_ending:
+            self.end()
+        if self._is_killed:
+            self.kill()
+        assert process.stdout is not None
+        loop, output = asyncio.get_running_loop(), process.stdout.fileno()
+        os.set_blocking(output, False)
+        # No thread waits for it: a machine may have hundreds of processes.
+        descriptor = os.pidfd_open(process.pid)
+        ended = asyncio.Event()
+        loop.add_reader(output, self._read, loop, output)
+        loop.add_reader(descriptor, ended.set)
+        try:
+            await ended.wait()
+            self._read(loop, output)
+        finally:
+            loop.remove_reader(descriptor)
+            loop.remove_reader(output)
+            os.close(descriptor)
+            process.stdout.close()
+        return _ending(process.wait())
+
+    def end(self) -> None:
+        """Tell it to drain and end."""
+        self._is_ending = True
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._is_killed = True
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+
+    def _read(self, loop: asyncio.AbstractEventLoop, output: int) -> None:
+        """Take what it has written; only its first line counts."""
+        try:
+            part = os.read(output, _READ_BYTES)
+        except BlockingIOError:
+            return
+        if not part:
+            loop.remove_reader(output)
+        if self._has_told:
+            return
+        self._written += part
+        line, newline, _ = self._written.partition(b"\n")
+        if newline:
+            self._has_told = True
+            self._on_told(json.loads(line))
+
+
+def _start(orders: Orders) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "strata_cli.machine.child"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    try:
+        process.stdin.write(orders.to_line())
+        process.stdin.flush()
+    except BrokenPipeError:
+        pass  # it has ended: whoever waits for it learns how
+    return process
+
+
+def _ending(code: int) -> str:
+    """Return an exit code in words."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

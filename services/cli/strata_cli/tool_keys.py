@@ -1,0 +1,47 @@
+"""JSON keys of the commands that look, load and check; `reference` puts them on the page."""
+
+from __future__ import annotations
+
+TOOL_KEYS = {
+    "topic rates": "`topics`: a list of `namespace`, `name`, `messages` (that it holds), "
+    "`messages_per_s` (that came since the last look), `last_store_time_ms`",
+    "group lag": "`groups`: a list, the highest lag first, of `namespace`, `group`, `lag`, "
+    "`in_flight`, `members` (how many), `consumed_per_s` (since the last look; null at the first "
+    "one), `topics`: a list of `topic`, `queues` (how many), `lag`, `in_flight`, "
+    "`consumed_per_s`",
+    "doctor": "`status` (the worst verdict), `checks`: a list, the worst first, of `check` "
+    "(broker, clock, disk, files, memory, port, certificate), `name`, `verdict` (ok, note, "
+    "warning, failed), `detail`, `action` (empty: nothing to do), `values` (numbers: `skew_ms`, "
+    "`error_ms`, `free_bytes`, `total_bytes`, `sync_p50_ms`, `sync_p99_ms`, `limit`, "
+    "`available_bytes`, `days_left`, `call_ms`). Exit code 0: ok, 1: warning, 2: failed",
+    "group skip": "as `group reset`",
+    "group clone": "`name`, `source`, `queues`: as in `group show`, of the consumer group that got "
+    "the cursors; with --dry-run `dry_run`, and `queues` of the other one",
+    "bench send": "`topic`, `size`, `messages`, `failed`, `last_failure`, `duration_ms`, "
+    "`messages_per_s`, `bytes_per_s`, `p50_ms`, `p90_ms`, `p99_ms`, `p999_ms`, `max_ms` (from when "
+    "a send was due to its answer; null: no message)",
+    "bench receive": "`topic`, `group`, and as `bench send` without `size`, the times being those "
+    "from send to receive; `failed` counts acks, `redelivered` (messages that came before)",
+    "apply": "`dry_run`, `created`, `updated`, `unchanged` (counts), `changes`: a list of `kind` "
+    "(topic or group), `namespace`, `name`, `action` (create, update or none), `fields`: a list of "
+    "`field`, `before` (null: it is new), `after`",
+    "export": "`topics`: a list of `name`, `namespace`, `type`, `queues`, `retention`, "
+    "`attributes`; `groups`: a list of `name`, `namespace`, `fifo`, `broadcast`, `max_attempts`, "
+    "`backoff`, `lite_topic`, as `group create`",
+    "debug bundle": "`file`, `bytes`, `made_at_ms`, `files`: a list of `name`, `bytes`; `missing`: "
+    "a list of `name`, `reason`",
+    "profile list": "`file`, `profiles`: a list of profiles, as `profile show`",
+    "profile set": "`file`, and the profile: `name`, `endpoint`, `namespace`, `tls`, `ca`, "
+    "`access_key`, `secret_key_file`",
+    "profile show": "the profile, as `profile set` without `file`",
+    "profile delete": "`deleted`: the name",
+    "completion install": "`shell`, `file`",
+    "completion show": "`shell`, `script`",
+    "status": "`status` and `exit_code` as `cluster health`, `endpoint`, `broker` (that answered; "
+    "empty: none), `version`, `nodes` (by role: counts by state), `raft_groups` (counts by state), "
+    "`topics` and `consumer_groups` (counts; null: the caller may not see them), "
+    "`metadata_age_ms`, `checked_at_ms`, `findings`: a list, the worst first, of `kind`, `name`, "
+    "`state`, `severity`, `detail` as the reasons of `cluster health` (also `dead_letters` and "
+    "slow nodes, as notes), `next` (the command to type), `action` (what ends the problem), "
+    "`runbook` (page of the repository; empty: none)",
+}

@@ -1,0 +1,37 @@
+"""Failures as HTTP answers: one table from the command's kinds of error to status codes."""
+
+from __future__ import annotations
+
+import grpc
+
+from strata_cli.client import CallFailed
+from strata_cli.options import CliError
+
+STATUS = {"usage": 400, "not_found": 404, "refused": 409, "unreachable": 503, "failed": 502}
+
+_BY_GRPC = {
+    grpc.StatusCode.UNAUTHENTICATED: 401,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+}
+
+
+class ConsoleError(CliError):
+    """A request that the console itself refuses.
+
+    Attributes:
+        status: HTTP status of the answer.
+    """
+
+    def __init__(self, message: str, status: int, code: str = "refused") -> None:
+        super().__init__(message, code)
+        self.status = status
+
+
+def status_of(error: CliError) -> int:
+    """Return the HTTP status of a failure."""
+    if isinstance(error, ConsoleError):
+        return error.status
+    if isinstance(error, CallFailed) and error.status in _BY_GRPC:
+        return _BY_GRPC[error.status]
+    return STATUS[error.code]

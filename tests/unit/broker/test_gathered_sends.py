@@ -1,0 +1,203 @@
+"""Sends that arrive together are staged together; each one is answered as if it came alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.meta.v1 import meta_pb2
+from strata.storage.v1 import storage_pb2
+from strata_broker.app import BrokerApp
+from strata_broker.base.config import BrokerConfig
+from strata_broker.storage_client.append_batches import StagedMessages
+from strata_testing import until
+from strata_testing.broker import broker_config
+from strata_testing.broker.client import message
+from strata_testing.broker.fake_edge import FakeCall, FakeEdge
+from strata_testing.broker.fake_meta import FakeMeta
+from strata_testing.broker.fake_storage import FakeStorage
+
+OK = definition_pb2.OK
+MAX_BYTES = 4_000_000
+
+
+@pytest.fixture
+def config() -> BrokerConfig:
+    """With room for a few large messages."""
+    return broker_config(send={"max_raft_group_bytes_in_flight": MAX_BYTES})
+
+
+@pytest.fixture
+def meta() -> FakeMeta:
+    """The nameserver; the topic `narrow` is in one raft group, `orders` in two."""
+    fake = FakeMeta()
+    fake.add_topic("orders")
+    fake.add_topic("fifo", meta_pb2.TOPIC_TYPE_FIFO)
+    fake.add_topic("narrow", queue_count=1)
+    return fake
+
+
+def send_of(*messages: definition_pb2.Message) -> tuple[str, service_pb2.SendMessageRequest]:
+    return "SendMessage", service_pb2.SendMessageRequest(messages=messages)
+
+
+async def answers_of(calls: Sequence[FakeCall]) -> list[service_pb2.SendMessageResponse]:
+    async with asyncio.timeout(10):
+        answers = await asyncio.gather(*(call.answer for call in calls))
+    return [service_pb2.SendMessageResponse.FromString(answer) for (answer,) in answers]
+
+
+def entries_of(app: BrokerApp) -> list[StagedMessages]:
+    """Return the entries of all batches that wait or are under way."""
+    lanes = app._storage.appender._groups.values()
+    return [entry for lane in lanes for batch in lane.waiting for entry in batch.entries]
+
+
+async def test_sends_of_a_turn_are_one_entry_and_get_their_own_answers(
+    app: BrokerApp, edge: FakeEdge, storage: FakeStorage
+) -> None:
+    """Ids and offsets belong together, in the order in which the calls came."""
+    storage.gate = asyncio.Event()
+    requests = [range(0, 1), range(1, 2), range(2, 5), range(5, 6), range(6, 9)]
+    calls = edge.begin_turn(
+        *(send_of(*(message("narrow", number) for number in numbers)) for numbers in requests)
+    )
+    assert [len(entry.indexes) for entry in entries_of(app)] == [9]
+    storage.gate.set()
+    for numbers, answer in zip(requests, await answers_of(calls), strict=True):
+        assert answer.status.code == OK
+        assert [entry.status.code for entry in answer.entries] == [OK] * len(numbers)
+        assert [entry.offset for entry in answer.entries] == list(numbers)
+        ids = [f"01{number:032X}" for number in numbers]
+        assert [entry.message_id for entry in answer.entries] == ids
+        assert [entry.transaction_id for entry in answer.entries] == ids
+    assert app.send_budget.used_bytes == 0
+    assert app._sender.recorder.messages_in == 9
+    latency = app._metrics.histogram("rocketmq_rpc_latency")
+    assert latency.count({"request_code": "send_message", "response_code": "ok"}) == 5
+
+
+async def test_sends_that_are_settled_in_parts_are_answered_once(
+    app: BrokerApp, edge: FakeEdge, storage: FakeStorage
+) -> None:
+    """Their messages do not fit into one batch; one send has messages in both of them."""
+    bodies = (400_000, 200_000, 600_000)
+    calls = edge.begin_turn(
+        send_of(*(message("narrow", n, body=bytes(size)) for n, size in enumerate(bodies))),
+        send_of(message("narrow", 3)),
+    )
+    long, short = await answers_of(calls)
+    assert storage.count("Append") == 2
+    assert [entry.offset for entry in long.entries] == [0, 1, 2]
+    assert [entry.offset for entry in short.entries] == [3]
+    assert app.send_budget.used_bytes == 0
+    assert app._sender.recorder.messages_in == 4
+
+
+async def test_a_message_that_is_refused_leaves_the_others_of_its_turn_alone(
+    edge: FakeEdge, storage: FakeStorage
+) -> None:
+    """Sends with mistakes and sends to other topics are between those that are gathered."""
+    calls = edge.begin_turn(
+        send_of(message("orders", 1)),
+        send_of(message("orders", 2, tag="a|b")),
+        send_of(message("nowhere", 3)),
+        send_of(message("fifo", 4, message_type=definition_pb2.FIFO, message_group="g")),
+        send_of(message("orders", 5), message("orders", 6)),
+        send_of(message("orders", 7)),
+    )
+    answers = await answers_of(calls)
+    assert [answer.status.code for answer in answers] == [
+        OK,
+        definition_pb2.ILLEGAL_MESSAGE_TAG,
+        definition_pb2.TOPIC_NOT_FOUND,
+        OK,
+        OK,
+        OK,
+    ]
+    assert len(storage.messages(101)) == 4
+
+
+async def test_the_budget_takes_of_a_turn_what_has_room(
+    app: BrokerApp, edge: FakeEdge, storage: FakeStorage
+) -> None:
+    """The first messages fit, a large one does not, a small one after it does."""
+    storage.gate = asyncio.Event()
+    sizes = (100_000, 100_000, 2_000_000, 1_000)
+    calls = edge.begin_turn(
+        *(send_of(message("orders", number, body=bytes(size))) for number, size in enumerate(sizes))
+    )
+    assert app.send_budget.used_bytes <= MAX_BYTES
+    storage.gate.set()
+    codes = [answer.status.code for answer in await answers_of(calls)]
+    assert codes == [OK, OK, definition_pb2.TOO_MANY_REQUESTS, OK]
+    assert app.send_budget.used_bytes == 0
+
+
+async def test_a_refusal_reaches_every_send_of_an_entry(
+    app: BrokerApp, edge: FakeEdge, storage: FakeStorage
+) -> None:
+    """Each call has the code and the text, in its status and its entry."""
+    refusal = storage_pb2.Refusal(outcome=storage_pb2.OUTCOME_DISK_FULL, reason="why")
+    storage.trouble["Append"].append(refusal)
+    calls = edge.begin_turn(*(send_of(message("orders", number)) for number in range(3)))
+    for answer in await answers_of(calls):
+        assert answer.status.code == definition_pb2.INTERNAL_SERVER_ERROR
+        assert answer.entries[0].status == answer.status
+    assert app.send_budget.used_bytes == 0
+
+
+async def test_gathered_sends_follow_a_queue_that_moved(
+    app: BrokerApp, edge: FakeEdge, storage: FakeStorage, meta: FakeMeta
+) -> None:
+    """The raft group refuses them; they go where the metadata says then, each message once."""
+    for slot in range(len(storage.slots)):
+        storage.slots[slot] = 2
+    sent = [message("orders", number) for number in range(5)]
+    calls = edge.begin_turn(*map(send_of, sent[:3]), send_of(*sent[3:]))
+    await storage.called("Append")
+    meta.put(meta_pb2.Change(slots=meta_pb2.SlotRange(first_slot=0, slot_count=4096, raft_group=2)))
+    answers = await answers_of(calls)
+    assert [answer.status.code for answer in answers] == [OK] * 4
+    assert len(storage.messages(101)) == 5
+    assert app.send_budget.used_bytes == 0
+
+
+async def test_sends_with_different_deadlines_are_no_entry(
+    app: BrokerApp, edge: FakeEdge, storage: FakeStorage
+) -> None:
+    """An impatient sender is told when its time is over, a patient one waits on."""
+    storage.gate = asyncio.Event()
+    requests = [send_of(message("narrow", number)) for number in range(2)]
+    patient, hasty = (
+        FakeCall(method, request.SerializeToString(), time_left_s=time_left_s)
+        for (method, request), time_left_s in zip(requests, (25.0, 0.05), strict=True)
+    )
+    assert edge.hot is not None
+    edge.hot.handle([patient, hasty])
+    (late,) = await answers_of([hasty])
+    assert late.status.code != OK
+    assert not patient.done()
+    storage.gate.set()
+    (answer,) = await answers_of([patient])
+    assert answer.status.code == OK
+    await until(lambda: app.send_budget.used_bytes == 0)
+
+
+async def test_large_gathered_sends_are_several_entries(
+    app: BrokerApp, edge: FakeEdge, storage: FakeStorage
+) -> None:
+    """An entry holds the bytes of all of its messages until the last one is settled."""
+    storage.gate = asyncio.Event()
+    calls = edge.begin_turn(
+        *(send_of(message("narrow", number, body=bytes(50_000))) for number in range(8))
+    )
+    counts = [len(entry.indexes) for entry in entries_of(app)]
+    assert len(counts) > 1
+    assert sum(counts) == 8
+    storage.gate.set()
+    offsets = [answer.entries[0].offset for answer in await answers_of(calls)]
+    assert offsets == list(range(8))
