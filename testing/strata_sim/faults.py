@@ -275,7 +275,7 @@ class BitFlip(_OnHost):
         """Turn it over; half of the time the process is dead meanwhile."""
         if self.chance.random() < 0.5:
             self.host.kill()
-        self.host.is_rotten = True
+        self.host.may_be_damaged = True
         place = self.host.disk.rot(self.chance)
         cluster.trace.note(f"bit of {self.host.name} flipped in {place}")
 
@@ -285,13 +285,19 @@ class BitFlip(_OnHost):
 
 
 class LoseRows(_OnHost):
-    """A storage node's RocksDB folder is deleted: the same rows come back from its log (rule 6)."""
+    """A storage node's RocksDB folder is deleted: the same rows come back from its log (rule 6).
+
+    They do not right after a snapshot was installed, before a checkpoint of it is in the log, or if
+    the checkpoint names objects that the tier has replaced since: the replica says so and waits to
+    be replaced.
+    """
 
     host: StorageHost
 
     def begin(self, cluster: SimCluster) -> None:
         """Kill the process and delete its rows."""
         self.host.kill()
+        self.host.may_be_damaged = True
         self.host.lose_rows()
 
     def end(self, cluster: SimCluster) -> None:

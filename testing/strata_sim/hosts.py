@@ -309,7 +309,7 @@ class StorageHost(Host):
     """A storage node.
 
     Attributes:
-        is_rotten: its disk did not keep all that was synced.
+        may_be_damaged: a fault took more than what was not synced.
     """
 
     kind = "storage"
@@ -324,7 +324,7 @@ class StorageHost(Host):
         self.disk = SimulatedDisk(
             self.chance.getrandbits(32), capacity_bytes=self.world.options.disk_bytes
         )
-        self.is_rotten = False
+        self.may_be_damaged = False
         self.lose_rows()
         self.metadata_rows = SimMetadataStore()
         self.cluster = ClusterId()

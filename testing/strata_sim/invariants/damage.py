@@ -1,4 +1,4 @@
-"""No replica is damaged on a disk of which no bit was flipped (rules 6 and 7).
+"""No replica is damaged where only crashes and power losses were (rule 7).
 
 A crash takes what was not synced; what a replica answered for was. One whose log or rows do not
 hold together after a crash had answered for more.
@@ -12,7 +12,7 @@ from strata_sim.hosts import AnyHost, StorageHost
 
 
 class DamageHasCause:
-    """Looks at the replicas of disks that keep what is synced."""
+    """Examines the replicas of nodes whose disk keeps what is synced."""
 
     EVERY_MESSAGE = False
 
@@ -22,7 +22,7 @@ class DamageHasCause:
     def check(self, hosts: Sequence[AnyHost]) -> Iterator[str]:
         """See `Invariant.check`."""
         for host in hosts:
-            if not isinstance(host, StorageHost) or host.is_rotten:
+            if not isinstance(host, StorageHost) or host.may_be_damaged:
                 continue
             for raft_group, replica in host.replicas().items():
                 if replica.read_only and replica.replica_id not in self._told:
