@@ -45,7 +45,7 @@ CONFIG = NameserverConfig(
     # A nameserver that was away for long needs a snapshot.
     sync_interval_ms=100,
     log_segment_bytes=1024 * 1024,
-    log_kept_entries=10,
+    max_kept_log_entries=10,
     ballast_bytes=0,
     refuse_changes_free_bytes=8 * MIB,
 )

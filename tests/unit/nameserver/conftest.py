@@ -145,8 +145,8 @@ def small_nameserver() -> Nameserver:
             max_watchers=1,
             max_queues_per_topic=4,
             max_attributes_bytes=8,
-            watch_recent_changes=2,
-            watch_kept_revisions=4,
-            watch_response_changes=3,
+            max_recent_changes=2,
+            max_kept_revisions=4,
+            max_watch_response_changes=3,
         ).alone()
     )

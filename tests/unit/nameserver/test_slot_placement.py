@@ -13,7 +13,7 @@ from strata.meta.v1 import meta_pb2
 from strata_mq.slots import SLOT_COUNT, striped_slots
 from strata_nameserver.policies.slots import SlotFacts, SlotRules, plan_slots
 
-RULES = SlotRules(max_moves_in_flight=2, slots_per_move=64)
+RULES = SlotRules(max_moves_in_flight=2, max_slots_per_move=64)
 
 
 def facts_of(owners: list[int], groups: int, **changes: object) -> SlotFacts:
@@ -24,10 +24,10 @@ def facts_of(owners: list[int], groups: int, **changes: object) -> SlotFacts:
 @given(st.integers(1, 6), st.integers(0, 4), st.integers(1, 4), st.integers(100, 400))
 @settings(deadline=None, max_examples=10)
 def test_raft_groups_that_are_added_get_their_share(
-    first: int, added: int, max_moves: int, slots_per_move: int
+    first: int, added: int, max_moves: int, max_slots_per_move: int
 ) -> None:
     """Only what exceeds the share moves, within the limits, until counts differ by at most one."""
-    rules = SlotRules(max_moves, slots_per_move)
+    rules = SlotRules(max_moves, max_slots_per_move)
     owners = striped_slots(range(1, first + 1))
     since = [1] * SLOT_COUNT
     moved = 0
@@ -35,7 +35,7 @@ def test_raft_groups_that_are_added_get_their_share(
         assert len(steps) <= max_moves
         assert len({step.from_raft_group for step in steps}) == len(steps)
         for step in steps:
-            assert 0 < len(step.slots) <= slots_per_move
+            assert 0 < len(step.slots) <= max_slots_per_move
             assert list(step.slots) == sorted(set(step.slots))
             moved += len(step.slots)
             for slot in step.slots:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 CONFIG = NameserverConfig(
-    raft_groups_per_storage_node=1, watch_recent_changes=4, watch_kept_revisions=8
+    raft_groups_per_storage_node=1, max_recent_changes=4, max_kept_revisions=8
 ).alone()
 
 

@@ -16,8 +16,8 @@ def audit_files(node: NodeSection, metrics: Metrics) -> list[AuditFile]:
     return [
         AuditFile(
             Path(node.audit_file),
-            max_bytes=node.audit_file_bytes,
-            max_files=node.audit_file_count,
+            max_bytes=node.max_audit_file_bytes,
+            max_files=node.max_audit_files,
             metrics=metrics,
         )
     ]

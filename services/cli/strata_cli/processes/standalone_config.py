@@ -5,7 +5,8 @@ The members use their own sections, so a key means the same in every kind of dep
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, field_validator
 
@@ -28,6 +29,11 @@ _EDGE, _GUARD = EdgeOptions(), GuardLimits()
 
 class NodeSection(Section):
     """The process itself."""
+
+    renamed_keys: ClassVar[Mapping[str, str]] = {
+        "audit_file_bytes": "max_audit_file_bytes",
+        "audit_file_count": "max_audit_files",
+    }
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     grpc_port: int = Field(
@@ -72,16 +78,16 @@ class NodeSection(Section):
         default="",
         description="File for the audit trail, one JSON object per line; empty: none.",
     )
-    audit_file_bytes: int = Field(
+    max_audit_file_bytes: int = Field(
         default=64 * 1024 * 1024,
         ge=4_096,
         description="Size at which that file is renamed to FILE.1, FILE.1 to FILE.2 and so on.",
     )
-    audit_file_count: int = Field(
+    max_audit_files: int = Field(
         default=8,
         ge=1,
         le=1_000,
-        description="Files of the audit trail that are kept, the oldest is deleted.",
+        description="Most files of the audit trail that are kept; the oldest is deleted.",
     )
 
 

@@ -23,7 +23,12 @@ class NameserverConfig(Section):
     """Limits of a nameserver, and how much it keeps."""
 
     renamed_keys: ClassVar[Mapping[str, str]] = {
+        "log_kept_entries": "max_kept_log_entries",
         "model_max_error": "max_model_error",
+        "slots_per_move": "max_slots_per_move",
+        "watch_kept_revisions": "max_kept_revisions",
+        "watch_recent_changes": "max_recent_changes",
+        "watch_response_changes": "max_watch_response_changes",
     }
 
     max_topics: int = Field(
@@ -89,15 +94,17 @@ class NameserverConfig(Section):
         description="Raft groups per storage node. A node that joins later brings as many "
         "more, once there are as many nodes as replicas.",
     )
-    watch_recent_changes: int = Field(
-        default=_WATCH.recent_changes, ge=1, description="Changes kept in memory for watchers."
+    max_recent_changes: int = Field(
+        default=_WATCH.recent_changes,
+        ge=1,
+        description="Most changes kept in memory for watchers.",
     )
-    watch_kept_revisions: int = Field(
+    max_kept_revisions: int = Field(
         default=10_000,
         ge=1,
-        description="Number of revisions that a watcher may be behind; then it gets a snapshot.",
+        description="Most revisions that a watcher may be behind; then it gets a snapshot.",
     )
-    watch_response_changes: int = Field(
+    max_watch_response_changes: int = Field(
         default=5_000,
         ge=1,
         description="Most changes in one message of a watch stream.",
@@ -144,11 +151,11 @@ class NameserverConfig(Section):
         ge=1,
         description="Most raft groups that give up slots at the same time.",
     )
-    slots_per_move: int = Field(
-        default=_SLOTS.slots_per_move,
+    max_slots_per_move: int = Field(
+        default=_SLOTS.max_slots_per_move,
         ge=1,
         le=4_096,
-        description="Slots that move to another raft group in one step.",
+        description="Most slots that move to another raft group in one step.",
     )
     replica_repair_delay_ms: int = Field(
         default=_PLACEMENT.repair_delay_ms,
@@ -249,10 +256,10 @@ class NameserverConfig(Section):
         description="Time between two calls in which nameservers ask "
         "each other for their identity.",
     )
-    log_kept_entries: int = Field(
+    max_kept_log_entries: int = Field(
         default=20_000,
         ge=1,
-        description="Applied entries kept in the metadata log for nameservers that lag; a "
+        description="Most applied entries kept in the metadata log for nameservers that lag; a "
         "nameserver that is further behind gets a snapshot.",
     )
     sync_interval_ms: int = Field(
@@ -273,8 +280,8 @@ class NameserverConfig(Section):
     def watch_options(self) -> WatchOptions:
         """Return the limits of watch streams."""
         return WatchOptions(
-            recent_changes=self.watch_recent_changes,
-            response_changes=self.watch_response_changes,
+            recent_changes=self.max_recent_changes,
+            response_changes=self.max_watch_response_changes,
             max_watchers=self.max_watchers,
             keepalive_ms=self.watch_keepalive_ms,
         )
@@ -314,7 +321,7 @@ class NameserverConfig(Section):
 
     def slot_rules(self) -> SlotRules:
         """Return the numbers that the placement of slots goes by."""
-        return SlotRules(self.max_slot_moves_in_flight, self.slots_per_move)
+        return SlotRules(self.max_slot_moves_in_flight, self.max_slots_per_move)
 
     def placement_rules(self) -> PlacementRules:
         """Return the numbers that placement goes by."""

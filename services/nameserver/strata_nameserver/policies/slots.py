@@ -21,11 +21,11 @@ class SlotRules:
 
     Attributes:
         max_moves_in_flight: raft groups that give up slots at the same time.
-        slots_per_move: slots of one move, at most.
+        max_slots_per_move: slots of one move, at most.
     """
 
     max_moves_in_flight: int = 2
-    slots_per_move: int = 64
+    max_slots_per_move: int = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def plan_slots(facts: SlotFacts, rules: SlotRules) -> list[MoveSlots]:
     while givers and len(facts.moves) + len(steps) < rules.max_moves_in_flight:
         giver = max(givers, key=lambda number: (counts[number], -number))
         taker = min(facts.led, key=lambda number: (counts[number], number))
-        number = min(counts[giver] - least, most - counts[taker], rules.slots_per_move)
+        number = min(counts[giver] - least, most - counts[taker], rules.max_slots_per_move)
         if number <= 0 or counts[giver] - counts[taker] < 2:
             break
         slots = _choose(facts, giver, number)

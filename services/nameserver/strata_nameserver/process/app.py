@@ -466,7 +466,7 @@ class NameserverApp:
         """Sync the rows now and then; free log segments whose entries they hold durably."""
         machine = running.machine
         # Alone, the newest entry is enough: from it recovery knows where the log ended.
-        kept_entries = self._config.log_kept_entries if running.quorum is not None else 0
+        kept_entries = self._config.max_kept_log_entries if running.quorum is not None else 0
         while True:
             await asyncio.sleep(self._config.sync_interval_ms / 1_000)
             if machine.persisted_index() == machine.applied_index() or replica.installing:

@@ -43,7 +43,7 @@ class MetadataMachine:
     ) -> None:
         self._store = store
         self._hub = hub
-        self._kept_revisions = config.watch_kept_revisions
+        self._kept_revisions = config.max_kept_revisions
         self._applied = applied_state(store)
         store.sync()
         self._persisted_index = self._applied.index
