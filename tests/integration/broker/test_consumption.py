@@ -42,7 +42,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
     """Three storage nodes that believe in a client's death after a second."""
     async for made in furnished_cluster(tmp_path):
         for member in made.members.values():
-            member.node.holders._silence_s = SILENCE_S
+            member.node.brokers.holders._silence_s = SILENCE_S
         yield made
 
 

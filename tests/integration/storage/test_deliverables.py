@@ -204,7 +204,7 @@ async def test_the_end_of_a_stream_ends_its_interests(tmp_path: Path) -> None:
     """Nothing is kept for a broker that has gone, and the room is free for others."""
     config = small_config(max_interests=2)
     async with node_under_test(tmp_path, config=config) as node:
-        watchers = node.app.node.watchers
+        watchers = node.app.node.brokers.watchers
         async with told_by(node):
             assert (await look(node)).told_later
             assert (await look(node)).told_later, "the same place again takes no room"
@@ -226,7 +226,7 @@ async def test_a_slow_reader_holds_each_place_once(tmp_path: Path) -> None:
             assert (await look(node)).told_later
             await node.append([b"%d" % number])
             await look(node)
-        assert node.app.node.watchers.interests_used <= 2
+        assert node.app.node.brokers.watchers.interests_used <= 2
         assert await told.next() == [PLACE]
 
 
@@ -239,7 +239,7 @@ async def test_the_end_of_a_leadership_is_told(tmp_path: Path) -> None:
         with suppress(Exception):
             waiters.refuse_all(RuntimeError("leadership lost"))  # type: ignore[arg-type]
         assert await told.next() == [PLACE]
-        stream = node.app.node.watchers.stream(BROKER, STREAM)
+        stream = node.app.node.brokers.watchers.stream(BROKER, STREAM)
         assert stream is not None
         assert not waiters.interests.arm(stream, TOPIC.topic_id, 5, -1)
 

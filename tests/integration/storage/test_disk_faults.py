@@ -155,7 +155,7 @@ def node_on(
 
 def retry_soon(node: NodeUnderTest) -> None:
     """Let a full log be tried again at once."""
-    raft = node.app.node._parts.raft
+    raft = node.app.node._raft
     raft.options = replace(raft.options, disk_full_retry_ms=5)
 
 

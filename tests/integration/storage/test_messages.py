@@ -477,8 +477,7 @@ async def test_a_consumer_group_knows_the_topics_of_which_it_has_state(tmp_path:
         await node.rpc.drop(pb.DropRequest(raft_group=GROUP, topic_id=300), CONTEXT)
         assert await topics() == [7, 2**32 - 1]
         engine = node.app.node.engine(GROUP)
-        options = replace(engine._parts.options, consumer_topics_max=1)
-        engine._parts = replace(engine._parts, options=options)
+        engine._options = replace(engine._options, consumer_topics_max=1)
         assert await topics(6) == [7]
         request = pb.GetConsumerTopicsRequest(raft_group=GROUP, consumer_group_id=5)
         refusal = (await node.rpc.get_consumer_topics(request, CONTEXT)).refusal

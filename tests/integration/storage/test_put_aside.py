@@ -88,7 +88,7 @@ async def test_a_removed_replica_comes_back(cluster: ClusterUnderTest) -> None:
     assert (replica.replica_id, replica.raft_group) == (row.replicas[0].replica_id, GROUP)
     assert replica.revision == cluster.stub.groups[GROUP].revision
     await node.retain_once()
-    assert len(node._parts.log.segments()) == 1, "the log keeps nothing of it"
+    assert len(node._data.log.segments()) == 1, "the log keeps nothing of it"
     await cluster.members["storage-1"].stop()
 
     restored = await asyncio.to_thread(
@@ -139,7 +139,7 @@ async def test_a_replica_that_nobody_wants_stays_once_it_is_back(
         restore_replica, storage_of(cluster), replica.replica_id, "", options(cluster)
     )
     await cluster.start("storage-1")
-    log = cluster.members["storage-1"].node._parts.log
+    log = cluster.members["storage-1"].node._data.log
     await asyncio.sleep(0.3)
     assert log.replicas()[replica.replica_id].last_index == replica.last_index
     cluster.stub.write(meta.Change(raft_group=cluster.stub.groups[GROUP]))

@@ -138,7 +138,7 @@ async def test_a_damaged_checkpoint_is_passed_over_when_the_log_has_all_entries(
         parts._checkpointer.want(100 + GROUP)
         await parts._checkpointer.write_due(parts.engines(), parts.replicas())
         before = rows_of(node)
-        at = parts._parts.log.checkpoints(100 + GROUP)[0]
+        at = parts._data.log.checkpoints(100 + GROUP)[0]
     (segment,) = (tmp_path / "log").iterdir()
     data = bytearray(segment.read_bytes())
     data[at + 200] ^= 1
@@ -147,7 +147,7 @@ async def test_a_damaged_checkpoint_is_passed_over_when_the_log_has_all_entries(
     async with node_under_test(tmp_path, clock=clock) as node:
         assert rows_of(node) == before
         with pytest.raises(CorruptFrame):
-            node.app.node._parts.log.read_at(at)
+            node.app.node._data.log.read_at(at)
 
 
 async def test_rows_are_rebuilt_from_checkpoint_and_retained_frames(tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ async def test_a_log_that_begins_after_the_rows_and_has_no_checkpoint_is_refused
     """Nothing is made up: without rows and without checkpoint there is no start."""
     async with node_under_test(tmp_path) as node:
         await node.append([b"a"])
-        log = node.app.node._parts.log
+        log = node.app.node._data.log
         assert not rebuild_if_needed(MemoryStore(), log, GROUP, 101)
         (found,) = log.replicas().values()
         begins_late = replace(found, first_index=found.last_index)

@@ -194,7 +194,7 @@ async def test_a_replica_that_moved_away_while_its_node_was_down_is_removed(
     cluster.stub.move_replica(GROUP, away, new)
     await until(lambda: not row.leaving, 30)
     await cluster.start(away)
-    log = cluster.members[away].node._parts.log
+    log = cluster.members[away].node._data.log
     await until(lambda: log.replicas()[replica_id].removed)
     rows = GroupRows(cluster.members[away].store, GROUP)
     await until(lambda: not list(rows.all()))

@@ -116,7 +116,7 @@ async def test_rows_that_came_by_a_snapshot_are_rebuilt_from_their_checkpoint(
     await trim(cluster)
     await cluster.start(away)
     await cluster.until_quiet(GROUP)
-    checkpoints = cluster.members[away].node._checkpointer
+    checkpoints = cluster.members[away].node._keeping.checkpointer
     replica_id = replica(cluster, away).replica_id
     await until(lambda: checkpoints.indexes.get(replica_id, 0) > 0)
     await cluster.members[away].stop()

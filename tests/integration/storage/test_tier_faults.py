@@ -74,8 +74,7 @@ class HaltingStore(MemoryObjectStore):
 
 def uploads_of(node: NodeUnderTest) -> ObjectUploads:
     """Return what brings objects to the store."""
-    parts = uploader_of(node)._parts
-    return parts.uploads
+    return uploader_of(node)._uploads
 
 
 def committed_keys(node: NodeUnderTest) -> set[str]:

@@ -102,7 +102,7 @@ async def written(node: NodeUnderTest, salt: int = 1) -> ReplaceRanges:
     assert parts is not None
     options = CompactOptions(salt=salt)
     now_ms = uploader_of(node).now_ms()
-    return await write_output(parts.stores, metadata, HOME, GROUP, output, options, now_ms)
+    return await write_output(parts.place.stores, metadata, HOME, GROUP, output, options, now_ms)
 
 
 async def replaced(

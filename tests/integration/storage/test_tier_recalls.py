@@ -101,7 +101,7 @@ async def test_it_stays_away_when_it_was_taken_back_after_the_checkpoint(tmp_pat
         clock.advance(40)
         await fill(node, rng, 20, boot_id=2)
         await checkpoint(node)
-        covered = node.app.node._checkpointer.indexes[REPLICA_ID]
+        covered = node.app.node._keeping.checkpointer.indexes[REPLICA_ID]
         for at in (1, 3):
             await recall(node, at)
         # Another 31 s: the first ones are old enough to leave the log then.
@@ -109,7 +109,7 @@ async def test_it_stays_away_when_it_was_taken_back_after_the_checkpoint(tmp_pat
         for _ in range(4):
             await retain(node)
         assert node.app.node.status().log_first_position >= 16 * MIB
-        assert node.app.node._checkpointer.indexes[REPLICA_ID] == covered
+        assert node.app.node._keeping.checkpointer.indexes[REPLICA_ID] == covered
     shutil.rmtree(tmp_path / "state")
     async with tiered_node(tmp_path, tier, clock=clock) as node:
         assert not node.app.node.status().replicas[0].reason

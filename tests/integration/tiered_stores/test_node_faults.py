@@ -129,7 +129,7 @@ async def comes_back(node: NodeUnderTest, expected: Messages) -> None:
     await empty_log(node)
     for queue, messages in expected.items():
         assert await fetch_all(node, queue) == list(enumerate(messages))
-    store = uploader_of(node)._parts.stores
+    store = uploader_of(node)._place.stores
     report = await verify(store, "test", AuditOptions())
     assert report.is_whole, report.findings
 
@@ -231,7 +231,7 @@ async def test_a_bit_that_flipped_in_the_store(
     assert fetched.HasField("refusal")
     assert not fetched.messages
     assert await fetch_all(node, 2) == list(enumerate(expected[2]))
-    report = await verify(uploader_of(node)._parts.stores, "test", AuditOptions())
+    report = await verify(uploader_of(node)._place.stores, "test", AuditOptions())
     assert [finding.key for finding in report.findings] == [
         path.relative_to(s3_server.data / bucket / "some" / "prefix").as_posix()
     ]

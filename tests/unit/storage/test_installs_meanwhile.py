@@ -119,10 +119,11 @@ async def test_rows_that_are_replaced_do_not_say_what_the_log_may_give_up(
 
 async def test_nothing_is_published_of_rows_that_are_being_replaced(engine: FakeEngine) -> None:
     """Nor is anything brought into them from memory: the leader ended while it waited its turn."""
-    unused = cast(Any, SimpleNamespace(run_read=None))
+    nothing = SimpleNamespace(run_read=None)
+    unused = cast(Any, SimpleNamespace(place=nothing, topics=nothing, work=nothing, metadata=None))
     publisher = Publisher(cast(GroupEngine, engine), unused, cast(Any, None))
     engine.replica.installing = True
-    unused.home = "c"
+    unused.place.home = "c"
 
     def touched() -> NoReturn:
         raise AssertionError("rows that are being replaced were touched")

@@ -42,12 +42,12 @@ class Stores:
 async def test_a_store_that_cannot_be_reached_is_told_and_asked_again() -> None:
     """One warning says that nothing can be uploaded now, and why."""
     stores, failures, objects = Stores(), Counted(), Counted()
-    parts: Any = SimpleNamespace(
+    work: Any = SimpleNamespace(
         clock=ManualClock(),
-        stores=stores,
         options=SimpleNamespace(leftovers_age_ms=86_400_000, leftovers_interval_s=0.001),
         instruments=SimpleNamespace(failures=failures, objects=objects),
     )
+    parts: Any = SimpleNamespace(place=SimpleNamespace(stores=stores), work=work)
     with structlog.testing.capture_logs() as lines:
         sweep = asyncio.ensure_future(sweep_leftovers(cast(TieringParts, parts)))
         await until(lambda: bool(objects.added))
@@ -60,4 +60,4 @@ async def test_a_store_that_cannot_be_reached_is_told_and_asked_again() -> None:
     assert "connection refused" in warning["reason"]
     assert failures.added == [(1, {"work": "leftovers"})]
     assert objects.added[0] == (2, {"result": "leftover"})
-    assert set(stores.asked) == {parts.clock.wall_ms() - 86_400_000}
+    assert set(stores.asked) == {work.clock.wall_ms() - 86_400_000}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 Result = TypeVar("Result")
@@ -13,3 +14,18 @@ class RunJob(Protocol):
 
     def __call__(self, work: Callable[[], Result], /) -> Awaitable[Result]:
         """Return what `work` returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeThreads:
+    """Threads of a storage node.
+
+    Attributes:
+        write: runs calls that belong to the log's writer thread.
+        read: runs reads in the small pool of reading threads.
+        flush: runs long work that must delay neither.
+    """
+
+    write: RunJob
+    read: RunJob
+    flush: RunJob

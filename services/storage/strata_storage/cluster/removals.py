@@ -8,33 +8,54 @@ again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
-from strata_multiraft import LogFull
+from strata_multiraft import LogFull, MultiRaft
 from strata_multiraft.replica import removed_frame
 from strata_runtime.logs import get_logger
 from strata_seglog.errors import DiskFull, WriteFailed
 from strata_seglog.put_aside import segments_of
 from strata_storage.base.errors import ReplicaEnded
+from strata_storage.base.jobs import NodeThreads
+from strata_storage.base.node_data import NodeData
+from strata_storage.base.node_runtime import NodeRuntime
 from strata_storage.base.removed_replicas import RemovedReplica
 from strata_storage.upkeep.group_snapshots import drop_rows
-from strata_storage.upkeep.node_parts import NodeParts
 
 
 class Removals:
     """See the module docstring.
 
     Args:
-        parts: of the node; without a place to put replicas aside they are deleted at once.
+        data: of the node; without a place to put replicas aside they are deleted at once.
+        raft: drives the replicas.
+        threads: of the node.
+        runtime: of the node.
+        cluster_id: tells the cluster that the node belongs to; empty: none.
     """
 
-    def __init__(self, parts: NodeParts) -> None:
-        self._parts = parts
-        self._aside = parts.aside
-        self._removed_total = parts.metrics.counter("strata_storage_removed_replicas_total")
+    def __init__(
+        self,
+        data: NodeData,
+        raft: MultiRaft,
+        threads: NodeThreads,
+        *,
+        runtime: NodeRuntime,
+        cluster_id: Callable[[], str],
+    ) -> None:
+        self._log = data.log
+        self._store = data.store
+        self._aside = data.aside
+        self._raft = raft
+        self._threads = threads
+        self._clock = runtime.clock
+        self._cluster_id = cluster_id
+        metrics = runtime.metrics
+        self._removed_total = metrics.counter("strata_storage_removed_replicas_total")
         self._logger = get_logger("storage")
-        parts.metrics.gauge("strata_storage_removed_replicas", self._count)
-        parts.metrics.gauge("strata_storage_removed_bytes", self._held_bytes)
+        metrics.gauge("strata_storage_removed_replicas", self._count)
+        metrics.gauge("strata_storage_removed_bytes", self._held_bytes)
 
     def taken_back(self) -> dict[int, int]:
         """Return replicas that an operator took back, with the revision that let them go."""
@@ -46,7 +67,7 @@ class Removals:
         Raises:
             ReplicaEnded: it was removed from this node.
         """
-        found = self._parts.log.replicas().get(replica_id)
+        found = self._log.replicas().get(replica_id)
         if found is None or not found.removed:
             return
         way_back = ""
@@ -66,7 +87,7 @@ class Removals:
             LogFull: it could not be written down; to be called again.
         """
         put_aside = partial(self._put_aside, raft_group, replica_id, revision)
-        await self._parts.raft.remove_replica(raft_group, put_aside)
+        await self._raft.remove_replica(raft_group, put_aside)
 
     async def forget(self, raft_group: int, replica_id: int, revision: int) -> None:
         """End what is left of a replica that is not hosted: its frames pin segments (rule 10).
@@ -75,8 +96,8 @@ class Removals:
             LogFull: it could not be written down; to be called again.
         """
         await self._put_aside(raft_group, replica_id, revision)
-        await self._parts.raft.write_control([removed_frame(replica_id, raft_group)])
-        drop_rows(self._parts.store, raft_group, replica_id)
+        await self._raft.write_control([removed_frame(replica_id, raft_group)])
+        drop_rows(self._store, raft_group, replica_id)
 
     async def clean(self, *, disk_is_low: bool) -> None:
         """Delete what was put aside long ago, or stands in the way."""
@@ -84,8 +105,8 @@ class Removals:
         if aside is None:
             return
         try:
-            now_ms = self._parts.clock.wall_ms()
-            gone = await self._parts.run_flush(lambda: aside.clean(now_ms, disk_is_low=disk_is_low))
+            now_ms = self._clock.wall_ms()
+            gone = await self._threads.flush(lambda: aside.clean(now_ms, disk_is_low=disk_is_low))
         except OSError as error:
             self._logger.warning("removed replicas stay", reason=str(error))
             return
@@ -106,13 +127,13 @@ class Removals:
 
         def put() -> bool:
             # In the writer's thread: no segment is freed meanwhile.
-            names = segments_of(self._parts.log, replica_id)
+            names = segments_of(self._log, replica_id)
             if names:
                 aside.put(self._note(raft_group, replica_id, revision), names)
             return bool(names)
 
         try:
-            is_kept = await self._parts.run_write(put)
+            is_kept = await self._threads.write(put)
         except (DiskFull, WriteFailed, OSError) as error:
             raise LogFull(f"replica {replica_id} cannot be put aside: {error}") from error
         self._removed_total.add(1, {"result": "put_aside" if is_kept else "empty"})
@@ -125,13 +146,13 @@ class Removals:
         )
 
     def _note(self, raft_group: int, replica_id: int, revision: int) -> RemovedReplica:
-        held = self._parts.log.replicas()[replica_id]
+        held = self._log.replicas()[replica_id]
         return RemovedReplica(
             replica_id,
             raft_group,
-            self._parts.cluster_id(),
+            self._cluster_id(),
             revision,
-            self._parts.clock.wall_ms(),
+            self._clock.wall_ms(),
             held.first_index,
             held.last_index,
             held.term,

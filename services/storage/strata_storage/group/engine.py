@@ -38,36 +38,56 @@ from strata_storage.reads.fetches import Fetches
 from strata_storage.reads.listing import PendingList
 from strata_storage.reads.lookup import Lookup
 from strata_storage.reads.offsets import Offsets
-from strata_storage.reads.reader import LogReaders, MessageReader
+from strata_storage.reads.reader import LogReaders
 from strata_storage.reads.traces import Traces
 from strata_storage.rows.machine import GroupMachine, OpenTierMetadata
-from strata_storage.rows.payloads import PayloadReader
 from strata_tier.ranges import RowTierMetadata
 
 _EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineParts:
-    """Parts of an engine; all engines of a node share them but the readers."""
+@dataclass(frozen=True, slots=True)
+class EngineRows:
+    """The rows of all raft groups of a node.
+
+    Attributes:
+        store: holds them.
+        flusher: makes them durable.
+        tier_metadata: opens what a raft group has in the tier.
+    """
 
     store: StateStore
     flusher: Flusher
-    clock: Clock
-    options: EngineOptions
-    reader: MessageReader
-    payloads: PayloadReader
-    pending: PendingPorts
-    # Turns of all filters of the node.
-    turns: Turns
-    # Told (raft group, leads now) after every change.
-    on_role: Callable[[int, bool], None]
-    plugins: Sequence[StoragePlugin] = ()
     tier_metadata: OpenTierMetadata = RowTierMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderMeans:
+    """The means that all leaders of a node share.
+
+    Attributes:
+        clock: time of the raft groups.
+        pending: ports for messages that wait.
+        turns: turns of all filters of the node.
+    """
+
+    clock: Clock
+    pending: PendingPorts
+    turns: Turns
 
 
 class GroupEngine:
     """See the module docstring.
+
+    Args:
+        raft_group: which one.
+        replica_id: of the replica here.
+        rows: where its rows are.
+        readers: the ways into the replica's log.
+        leaders: what its leaders work with.
+        options: limits.
+        on_role: told (raft group, leads now) after every change.
+        plugins: their commands and rows.
 
     Attributes:
         machine: given to the driver as the replica's state machine.
@@ -79,35 +99,51 @@ class GroupEngine:
         leader: None while this replica follows.
     """
 
-    def __init__(self, raft_group: int, replica_id: int, parts: EngineParts) -> None:
+    def __init__(
+        self,
+        raft_group: int,
+        replica_id: int,
+        rows: EngineRows,
+        *,
+        readers: LogReaders,
+        leaders: LeaderMeans,
+        options: EngineOptions,
+        on_role: Callable[[int, bool], None],
+        plugins: Sequence[StoragePlugin] = (),
+    ) -> None:
         self.raft_group = raft_group
         self.replica_id = replica_id
-        self._parts = parts
+        self._flusher = rows.flusher
+        self._readers = readers
+        self._leaders = leaders
+        self._options = options
+        self._on_role = on_role
         self.machine = GroupMachine(
-            parts.store,
+            rows.store,
             raft_group,
-            parts.flusher,
-            options=parts.options,
+            rows.flusher,
+            options=options,
             on_leader=self._lead,
             on_follower=self._follow,
-            tier_metadata=parts.tier_metadata,
+            tier_metadata=rows.tier_metadata,
         )
+        reader = readers.messages
         self.offsets = Offsets(self.machine)
-        self.lookup = Lookup(self.machine, parts.reader)
+        self.lookup = Lookup(self.machine, reader)
         self.fetches = Fetches(
-            self.machine, parts.reader, parts.turns, max_filter_steps=parts.options.pop_filter_steps
+            self.machine, reader, leaders.turns, max_filter_steps=options.pop_filter_steps
         )
         self.traces = Traces(self.machine, self.lookup)
-        self.pending_list = PendingList(self.machine, parts.reader, parts.options)
+        self.pending_list = PendingList(self.machine, reader, options)
         self.leader: GroupLeader | None = None
         self._replica: LeaderReplica | None = None
-        self._plugins = [self._use(plugin) for plugin in parts.plugins]
+        self._plugins = [self._use(plugin) for plugin in plugins]
 
     def _use(self, plugin: StoragePlugin) -> GroupPlugin:
         group, machine = plugin.group(self.machine), self.machine
         machine.plugins.add(plugin.command_kinds, group)
         applied_index = machine.applied_index()
-        self._parts.flusher.opened(self.raft_group, machine.plugins.settled_index(applied_index))
+        self._flusher.opened(self.raft_group, machine.plugins.settled_index(applied_index))
         return group
 
     @property
@@ -228,7 +264,7 @@ class GroupEngine:
         Raises:
             Refused: OUTCOME_OVERLOADED, there are more than `consumer_topics_max`.
         """
-        limit = self._parts.options.consumer_topics_max
+        limit = self._options.consumer_topics_max
         topic_ids = self.machine.rows.heads.topics(consumer_group_id, limit + 1)
         if len(topic_ids) > limit:
             raise Refused(
@@ -329,21 +365,21 @@ class GroupEngine:
     # Roles --------------------------------------------------------------------------------------
 
     def _lead(self, term: int) -> None:
-        parts = self._parts
+        leaders = self._leaders
         self.leader = GroupLeader(
             term,
             self.machine,
             self.replica,
-            readers=LogReaders(parts.reader, parts.payloads),
-            clock=parts.clock,
-            options=parts.options,
-            pending=parts.pending,
-            turns=parts.turns,
+            readers=self._readers,
+            clock=leaders.clock,
+            options=self._options,
+            pending=leaders.pending,
+            turns=leaders.turns,
         )
         self.machine.listener = self.leader
         for plugin in self._plugins:
             plugin.lead(self.leader)
-        parts.on_role(self.raft_group, True)
+        self._on_role(self.raft_group, True)
 
     def _follow(self, term: int, leader_replica_id: int) -> None:
         leader, self.leader = self.leader, None
@@ -353,4 +389,4 @@ class GroupEngine:
             leader.end(refusal)
             for plugin in self._plugins:
                 plugin.follow(refusal)
-        self._parts.on_role(self.raft_group, False)
+        self._on_role(self.raft_group, False)

@@ -37,6 +37,9 @@ from strata_state.rocksdb_store import RocksdbStore
 from strata_storage.base.config import StorageConfig, StorageOptions
 from strata_storage.base.errors import Refused
 from strata_storage.base.hosted import HostedGroup
+from strata_storage.base.jobs import NodeThreads
+from strata_storage.base.node_data import NodeData
+from strata_storage.base.node_runtime import NodeRuntime
 from strata_storage.base.removed_replicas import RemovedReplicas
 from strata_storage.base.replaying import until_led
 from strata_storage.cluster.node_health import NodeHealth
@@ -46,12 +49,12 @@ from strata_storage.leading.pending.forwarding import QueueForwarder
 from strata_storage.process.metrics import METRICS
 from strata_storage.process.node import StorageNode
 from strata_storage.rows.machine import GroupMachine
-from strata_storage.servicers.storage import ServicerParts, StorageServicer
+from strata_storage.servicers.storage import CallWatch, StorageServicer
 from strata_storage.servicers.tiering import SERVICE as TIER_SERVICE
 from strata_storage.servicers.tiering import TierServicer
 from strata_storage.servicers.window_meter import WindowMeter, WindowMeterOptions
 from strata_storage.tiering.opening import OpenTier, TierSetup, open_tier
-from strata_storage.upkeep.node_parts import NodeParts
+from strata_storage.upkeep.node_cluster import NodeCluster
 from strata_storage.upkeep.retention import FixedRetention, RetentionSource
 
 Result = TypeVar("Result")
@@ -156,6 +159,22 @@ class NodeStores:
     rows: StateStore | None = None
 
 
+class _Threads:
+    """The threads of a node: one writes the log, some read, one does long work, one helps others.
+
+    Args:
+        writer: of the log; it has opened the log already.
+        options: how many threads read, and how many reads may wait.
+    """
+
+    def __init__(self, writer: WriterThread, options: StorageOptions) -> None:
+        self.writer = writer
+        self.readers = ReadThreads(options.reader_threads, options.reads_max, "storage-read")
+        self.flushes = ReadThreads(1, options.reads_max, "storage-flush")
+        # One thread: what followers and snapshots need is read in order, beside the writer.
+        self.catch_up = WriterThread("storage-catch-up")
+
+
 @dataclass(slots=True)
 class _Running:
     """The parts that exist between start and stop."""
@@ -165,10 +184,7 @@ class _Running:
     raft: MultiRaft
     node: StorageNode
     tasks: Tasks
-    writer: WriterThread
-    readers: ReadThreads
-    flushes: ReadThreads
-    catch_up: WriterThread
+    threads: _Threads
     tier: OpenTier | None
     health: NodeHealth
 
@@ -262,22 +278,16 @@ class StorageApp:
         )
         running.tasks.spawn("windows", windows.run())
         running.tasks.spawn("health", running.health.run())
-        refusals = Refusals(running.node, running.node.instruments.refused)
+        node = running.node
+        refusals = Refusals(node, node.instruments.refused)
         servicer = StorageServicer(
-            ServicerParts(
-                engines=running.node,
-                refusals=refusals,
-                holders=running.node.holders,
-                disk=running.node.disk_guard,
-                watchers=running.node.watchers,
-                check_routes=running.node.check_routes,
-                filters=running.node.filters,
-                clock=self._clock,
-                options=self._config.options().engine,
-                instruments=running.node.instruments,
-                tracer=self._tracer,
-                windows=windows,
-            )
+            node,
+            node.brokers,
+            node.disk_guard,
+            filters=node.filters,
+            clock=self._clock,
+            options=self._config.options().engine,
+            watch=CallWatch(node.instruments, refusals, self._tracer, windows),
         )
         await self.until_ready()
         serve(self._server, SERVICE, servicer, refusals)
@@ -311,12 +321,13 @@ class StorageApp:
         running.node.close()
         if running.tier is not None:
             await running.tier.close()
-        await running.writer(running.log.close)
-        running.readers.close()
-        running.catch_up.close()
-        await running.flushes(running.store.close)
-        running.flushes.close()
-        running.writer.close()
+        threads = running.threads
+        await threads.writer(running.log.close)
+        threads.readers.close()
+        threads.catch_up.close()
+        await threads.flushes(running.store.close)
+        threads.flushes.close()
+        threads.writer.close()
 
     async def _open(self, writer: WriterThread) -> _Running:
         options = self._config.options()
@@ -331,37 +342,29 @@ class StorageApp:
             store = self._store
         else:
             store = await writer(lambda: RocksdbStore(state, options.rocksdb))
-        readers = ReadThreads(options.reader_threads, options.reads_max, "storage-read")
-        flushes = ReadThreads(1, options.reads_max, "storage-flush")
-        # One thread: what followers and snapshots need is read in order, beside the writer.
-        catch_up = WriterThread("storage-catch-up")
-        raft = self._raft(log, writer, catch_up)
+        threads = _Threads(writer, options)
+        raft = self._raft(log, writer, threads.catch_up)
         tasks = Tasks("storage", self._on_fatal)
         node = StorageNode(
-            NodeParts(
-                node_id=self._node_id,
+            NodeData(
                 log=log,
                 disk=disk,
                 store=store,
-                raft=raft,
-                flusher=Flusher(store, flushes),
-                run_write=writer,
-                run_read=readers,
-                run_flush=flushes,
-                clock=self._peers.peering.group_clock,
-                metrics=self._metrics,
-                options=options,
-                retention=self._retention or FixedRetention(options.retention.default_ms),
-                peers=self._peers,
+                flusher=Flusher(store, threads.flushes),
                 ballast=self._ballast(),
-                plugins=self._plugins,
-                tier=tier.parts if tier is not None else None,
-                tier_messages=tier.messages if tier is not None else None,
-                forwarder=self._forwarder,
                 aside=self._aside(options),
-                cluster_id=self._peers.cluster_id,
             ),
-            tasks,
+            raft,
+            NodeThreads(writer, threads.readers, threads.flushes),
+            cluster=NodeCluster(
+                self._node_id,
+                self._peers,
+                self._retention or FixedRetention(options.retention.default_ms),
+                self._forwarder,
+            ),
+            runtime=NodeRuntime(options, self._peers.peering.group_clock, self._metrics, tasks),
+            tier=tier,
+            plugins=self._plugins,
         )
         self._peers.peering.attach(raft)
         for group in self._hosted:
@@ -371,11 +374,9 @@ class StorageApp:
             node,
             self._peers.peering.heard_nodes,
             self._clock,
-            tell=node.watchers.health_changed,
+            tell=node.brokers.watchers.health_changed,
         )
-        return _Running(
-            log, store, raft, node, tasks, writer, readers, flushes, catch_up, tier, health
-        )
+        return _Running(log, store, raft, node, tasks, threads, tier, health)
 
     def _raft(self, log: CommitLog, writer: WriterThread, catch_up: WriterThread) -> MultiRaft:
         return MultiRaft(

@@ -11,15 +11,16 @@ from collections.abc import Callable
 
 from strata_mq.commands import OwnCommand
 from strata_runtime.logs import get_logger
-from strata_runtime.tasks import Tasks
 from strata_seglog.errors import LogError
+from strata_seglog.log import CommitLog
 from strata_state.ports import StateError
 from strata_storage.base.errors import Refused
+from strata_storage.base.jobs import RunJob
+from strata_storage.base.node_runtime import NodeRuntime
 from strata_storage.group.engine import GroupEngine
 from strata_storage.group.window_loader import load_window
 from strata_storage.leading.leader import GroupLeader
 from strata_storage.rows.machine import GroupMachine
-from strata_storage.upkeep.node_parts import NodeParts
 
 _SEEN_LEASES_PER_TURN = 2_000
 _RETRY_S = 1.0
@@ -29,19 +30,24 @@ class NewLeaders:
     """See the module docstring.
 
     Args:
-        parts: of the node.
-        tasks: owner of the leaders' timers.
+        log: of the node; it has the recent ids.
+        run_read: runs reads in a thread.
+        runtime: of the node; its tasks own the leaders' timers.
         grants_of: tells what a raft group is given and does not own yet.
     """
 
     def __init__(
         self,
-        parts: NodeParts,
-        tasks: Tasks,
+        log: CommitLog,
+        run_read: RunJob,
+        runtime: NodeRuntime,
+        *,
         grants_of: Callable[[GroupMachine], OwnCommand | None],
     ) -> None:
-        self._parts = parts
-        self._tasks = tasks
+        self._log = log
+        self._run_read = run_read
+        self._tasks = runtime.tasks
+        self._options = runtime.options.engine.dedupe
         self._grants_of = grants_of
         self._logger = get_logger("storage")
 
@@ -87,10 +93,8 @@ class NewLeaders:
 
     async def _load_window(self, engine: GroupEngine, leader: GroupLeader) -> None:
         """Read recent ids from the log; until they are there, ids are looked up in rows."""
-        parts = self._parts
         now_ms, last_index = leader.proposer.now_ms(), engine.machine.state.raft_index
-        options = parts.options.engine.dedupe
-        window = await parts.run_read(
-            lambda: load_window(parts.log, engine.replica_id, last_index, now_ms, options)
+        window = await self._run_read(
+            lambda: load_window(self._log, engine.replica_id, last_index, now_ms, self._options)
         )
         leader.appends.adopt(window)

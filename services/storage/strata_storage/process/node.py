@@ -19,34 +19,35 @@ from functools import partial
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.commands import encode_trim
 from strata_mq.filters import FilterCache
-from strata_multiraft import NotLeader, Replica, ReplicaSpec
+from strata_multiraft import MultiRaft, NotLeader, Replica, ReplicaSpec
 from strata_multiraft.base import TransferFailed
 from strata_raft import Configuration
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
-from strata_runtime.tasks import Tasks
 from strata_state.ports import StateError
 from strata_storage.base.disk_guard import DiskGuard, DiskMark
 from strata_storage.base.errors import Refused
 from strata_storage.base.hosted import HostedGroup
-from strata_storage.base.watchers import Watchers
+from strata_storage.base.jobs import NodeThreads
+from strata_storage.base.node_data import NodeData
+from strata_storage.base.node_runtime import NodeRuntime
 from strata_storage.cluster.removals import Removals
-from strata_storage.group.engine import EngineParts, GroupEngine
+from strata_storage.group.engine import EngineRows, GroupEngine, LeaderMeans
+from strata_storage.group.plugins import StoragePlugin
 from strata_storage.group.status import replica_status
+from strata_storage.leading.known_brokers import KnownBrokers
 from strata_storage.leading.leader import GroupLeader
-from strata_storage.leading.pending.check_routes import CheckRoutes
 from strata_storage.leading.pending.instruments import PendingInstruments
 from strata_storage.leading.pending.pending import PendingPorts
-from strata_storage.leading.pops.holders import Holders
 from strata_storage.leading.proposer import committed, refusal_of
 from strata_storage.process.new_leaders import NewLeaders
+from strata_storage.reads.reader import LogReaders
 from strata_storage.rows.lease_entries import is_lease_entry
 from strata_storage.rows.payloads import PayloadReader
 from strata_storage.tiering.node import tiering_of
-from strata_storage.upkeep.checkpointer import Checkpointer
+from strata_storage.tiering.opening import OpenTier
 from strata_storage.upkeep.damage import DamageWatch
 from strata_storage.upkeep.expiry import Expiry
-from strata_storage.upkeep.flushes import RowFlushes
 from strata_storage.upkeep.group_snapshots import GroupSnapshots, drop_rows
 from strata_storage.upkeep.instruments import (
     Instruments,
@@ -54,8 +55,8 @@ from strata_storage.upkeep.instruments import (
     pending_by_kind,
     used_by,
 )
-from strata_storage.upkeep.node_parts import NodeParts
-from strata_storage.upkeep.reclaim import Reclaimer
+from strata_storage.upkeep.log_keeping import LogKeeping
+from strata_storage.upkeep.node_cluster import NodeCluster
 from strata_storage.upkeep.reserve import Reserve
 from strata_storage.upkeep.retention import plan_trim
 from strata_storage.upkeep.row_preparer import Prepared, RowPreparer
@@ -64,68 +65,89 @@ _CHECK_INTERVAL_S = 1.0
 
 
 class StorageNode:
-    """See the module docstring. Implements `servicer.Engines`."""
+    """See the module docstring. Implements `servicer.Engines`.
 
-    def __init__(self, parts: NodeParts, tasks: Tasks) -> None:
-        self._parts = parts
-        self._tasks = tasks
+    Args:
+        data: where log and rows are.
+        raft: drives the replicas.
+        threads: run what blocks.
+        cluster: what the node knows of the cluster.
+        runtime: limits, time, counters and background tasks.
+        tier: where old messages go; None: there is none.
+        plugins: their commands and rows.
+
+    Attributes:
+        brokers: what is known of the brokers and their clients.
+        disk_guard: how full the disk is.
+        filters: parsed filters of all calls.
+        instruments: counters.
+        damage: looks for damage in the log.
+        tiering: what the tier is told and asked.
+    """
+
+    def __init__(
+        self,
+        data: NodeData,
+        raft: MultiRaft,
+        threads: NodeThreads,
+        *,
+        cluster: NodeCluster,
+        runtime: NodeRuntime,
+        tier: OpenTier | None = None,
+        plugins: Sequence[StoragePlugin] = (),
+    ) -> None:
+        self._data = data
+        self._raft = raft
+        self._threads = threads
+        self._cluster = cluster
+        self._tasks = runtime.tasks
+        options = self._options = runtime.options
+        self._plugins = plugins
         self._engines: dict[int, GroupEngine] = {}
         self._replicas: dict[int, Replica] = {}
         self._hosted: dict[int, HostedGroup] = {}
         # Set once a raft group was led here and ready, or cannot be.
         self._ready: dict[int, asyncio.Event] = {}
-        self.holders = Holders(parts.options.holder_silence_s)
-        self.disk_guard = DiskGuard(parts.options.disk)
-        self.disk_guard.observe(parts.disk.space())
-        self.watchers = Watchers(parts.options.watch)
-        self.check_routes = CheckRoutes(self.watchers, parts.options.holder_silence_s)
-        engine_options = parts.options.engine
-        self.filters = FilterCache(engine_options.filters_max, engine_options.filter_characters_max)
-        self.instruments = Instruments(parts.metrics)
-        self._turns = self.instruments.turns(parts.options.filter_steps_per_turn)
+        self.brokers = KnownBrokers.of(options)
+        self.disk_guard = DiskGuard(options.disk)
+        self.disk_guard.observe(data.disk.space())
+        limits = options.engine
+        self.filters = FilterCache(limits.filters_max, limits.filter_characters_max)
+        self.instruments = Instruments(runtime.metrics)
         self._expiry = Expiry(
             self.engines,
-            self.holders,
-            tasks,
+            self.brokers.holders,
+            self._tasks,
             instruments=self.instruments,
-            passed_write_ms=engine_options.passed_write_ms,
+            passed_write_ms=limits.passed_write_ms,
         )
-        self._pending = PendingPorts(
-            self.check_routes,
-            parts.forwarder,
-            parts.run_read,
-            PendingInstruments(parts.metrics),
+        self._leaders = self._leader_means(runtime)
+        self.damage = DamageWatch(data.log, self._replicas, threads.flush)
+        self._new_leaders = NewLeaders(
+            data.log, threads.read, runtime, grants_of=cluster.peers.grants_of
         )
-        self.damage = DamageWatch(parts.log, self._replicas, parts.run_flush)
-        self._new_leaders = NewLeaders(parts, tasks, parts.peers.grants_of)
-        self._rows = RowPreparer(parts.store, parts.log, self.instruments)
-        self.tiering = tiering_of(parts, tasks)
-        self._reserve = Reserve(parts.ballast, parts.options.disk)
-        self._flushes = RowFlushes(
-            parts.log,
-            parts.flusher,
-            parts.options.flush,
-            clock=parts.clock,
-            instruments=self.instruments,
-            engines=self.engines,
+        self._preparer = RowPreparer(data.store, data.log, self.instruments)
+        self.tiering = tiering_of(tier, data, threads.flush, runtime=runtime)
+        self._rows = EngineRows(data.store, data.flusher, self.tiering.metadata)
+        self._reserve = Reserve(data.ballast, options.disk)
+        self._keeping = LogKeeping(
+            data, threads, runtime, instruments=self.instruments, engines=self.engines
         )
-        self._checkpointer = Checkpointer(
-            parts.log,
-            parts.options.retention,
-            parts.run_read,
-            on_written=lambda: self.instruments.checkpoints.add(1),
+        self._removals = Removals(
+            data, raft, threads, runtime=runtime, cluster_id=cluster.peers.cluster_id
         )
-        self._reclaimer = Reclaimer(
-            parts.log,
-            parts.options.retention,
-            self._checkpointer,
-            run_write=parts.run_write,
-            run_read=parts.run_flush,
-            instruments=self.instruments,
-        )
-        self._removals = Removals(parts)
         self._logger = get_logger("storage")
-        self._observe(parts.metrics)
+        self._observe(runtime.metrics)
+
+    def _leader_means(self, runtime: NodeRuntime) -> LeaderMeans:
+        pending = PendingPorts(
+            self.brokers.check_routes,
+            self._cluster.forwarder,
+            self._threads.read,
+            PendingInstruments(runtime.metrics),
+        )
+        turns = self.instruments.turns(self._options.filter_steps_per_turn)
+        return LeaderMeans(runtime.clock, pending, turns)
 
     # Raft groups --------------------------------------------------------------------------------
 
@@ -147,35 +169,29 @@ class StorageNode:
             ValueError: hosted already, or removed (ReplicaEnded).
         """
         self._removals.check(group.replica_id)
-        prepared = await self._parts.run_flush(lambda: self._rows.prepare(group))
+        prepared = await self._threads.flush(lambda: self._preparer.prepare(group))
         if prepared.lacks_tiered and not prepared.damage:
-            damage = await self.tiering.refill(self._parts, group)
+            damage = await self.tiering.refill(group)
             prepared = Prepared(damage=damage)
         engine = self._engine(group)
-        damage = prepared.damage or await self._parts.run_flush(lambda: self._rows.redo(engine))
+        damage = prepared.damage or await self._threads.flush(lambda: self._preparer.redo(engine))
         self._open(group, engine, damage, is_installing=prepared.is_installing)
 
     def _engine(self, group: HostedGroup) -> GroupEngine:
-        parts, raft_group, replica_id = self._parts, group.raft_group, group.replica_id
+        raft_group, replica_id = group.raft_group, group.replica_id
+        log, run_read = self._data.log, self._threads.read
         on_corrupt = partial(self._corrupt, raft_group)
         on_failed = partial(self._read_failed, raft_group)
-        reader = self.tiering.reader(parts.log, replica_id, parts.run_read, on_corrupt, on_failed)
+        reader = self.tiering.reader(log, replica_id, run_read, on_corrupt, on_failed)
         engine = GroupEngine(
             raft_group,
             replica_id,
-            EngineParts(
-                store=parts.store,
-                flusher=parts.flusher,
-                clock=parts.clock,
-                options=parts.options.engine,
-                reader=reader,
-                payloads=PayloadReader(parts.log, replica_id, parts.run_read),
-                pending=self._pending,
-                turns=self._turns,
-                on_role=self._role_changed,
-                plugins=parts.plugins,
-                tier_metadata=self.tiering.metadata,
-            ),
+            self._rows,
+            readers=LogReaders(reader, PayloadReader(log, replica_id, run_read)),
+            leaders=self._leaders,
+            options=self._options.engine,
+            on_role=self._role_changed,
+            plugins=self._plugins,
         )
         reader.bind(engine.machine.tier)
         return engine
@@ -183,18 +199,18 @@ class StorageNode:
     def _open(
         self, group: HostedGroup, engine: GroupEngine, damage: str, *, is_installing: bool
     ) -> None:
-        parts, raft_group, replica_id = self._parts, group.raft_group, group.replica_id
+        raft_group, replica_id = group.raft_group, group.replica_id
         snapshots = GroupSnapshots(
-            parts.store,
+            self._data.store,
             engine.machine,
             replica_id,
             is_installing=is_installing,
-            on_installed=partial(self._checkpointer.want, replica_id),
+            on_installed=partial(self._keeping.checkpointer.want, replica_id),
         )
         spec = ReplicaSpec(raft_group, replica_id, group.voters())
         if damage and len(spec.voters) == 1:
-            self._rows.apply_readable(engine)
-        replica = parts.raft.add_replica(spec, engine.machine, snapshots, damage=damage)
+            self._preparer.apply_readable(engine)
+        replica = self._raft.add_replica(spec, engine.machine, snapshots, damage=damage)
         engine.attach(replica)
         self._hosted[raft_group] = group
         self._engines[raft_group] = engine
@@ -204,7 +220,7 @@ class StorageNode:
         replica.is_urgent = is_lease_entry
         if replica.read_only:
             self._failed(raft_group, replica.read_only)
-        self._checkpointer.opened(replica_id)
+        self._keeping.checkpointer.opened(replica_id)
 
     async def remove(self, raft_group: int, revision: int = 0) -> None:
         """Put a replica aside; its id and its rows end (rules 8, 9, 32).
@@ -221,17 +237,17 @@ class StorageNode:
         engine = self._engines.pop(raft_group)
         del self._replicas[raft_group], self._hosted[raft_group], self._ready[raft_group]
         engine.close()
-        for plugin in self._parts.plugins:
+        for plugin in self._plugins:
             plugin.removed(raft_group)
-        self._checkpointer.removed(replica_id)
-        drop_rows(self._parts.store, raft_group, replica_id)
+        self._keeping.checkpointer.removed(replica_id)
+        drop_rows(self._data.store, raft_group, replica_id)
 
     def leftovers(self) -> dict[int, int]:
         """Return raft groups by replica id of what the log has and nobody hosts."""
         hosted = {replica.replica_id for replica in self._replicas.values()}
         return {
             replica_id: found.raft_group
-            for replica_id, found in self._parts.log.replicas().items()
+            for replica_id, found in self._data.log.replicas().items()
             if not found.removed and replica_id not in hosted
         }
 
@@ -251,7 +267,7 @@ class StorageNode:
     def start(self) -> None:
         """Start the background work; the driver runs already or will soon."""
         for name, work in (
-            ("expiry", self._expiry.run(self._parts.options.expiry_interval_s)),
+            ("expiry", self._expiry.run(self._options.expiry_interval_s)),
             ("flush", self._flush_loop()),
             ("checkpoint", self._checkpoint_loop()),
             ("retention", self._retention_loop()),
@@ -264,7 +280,7 @@ class StorageNode:
         """Refuse everything from now on; the driver has stopped."""
         with suppress(StateError):
             # Else the log has it.
-            self._flushes.settle()
+            self._keeping.flushes.settle()
         for engine in self.engines():
             engine.close()
 
@@ -289,7 +305,7 @@ class StorageNode:
 
     def node_of(self, replica_id: int) -> str:
         """Return the node id that hosts a replica."""
-        return self._parts.peers.node_of(replica_id) or ""
+        return self._cluster.peers.node_of(replica_id) or ""
 
     async def transfer(self, raft_group: int, target_replica_id: int) -> None:
         """Hand the leadership of a raft group over; 0: to the most advanced voter.
@@ -308,7 +324,7 @@ class StorageNode:
 
     def synced_position(self) -> int:
         """Return the log position up to which everything is durable."""
-        return self._parts.log.synced_position
+        return self._data.log.synced_position
 
     def membership(self, raft_group: int) -> tuple[int, Configuration]:
         """Return (index, configuration) of a hosted raft group as committed and applied."""
@@ -317,12 +333,12 @@ class StorageNode:
 
     def log_bytes(self) -> tuple[int, int]:
         """Return (bytes on disk, bytes ever appended) of the log."""
-        log = self._parts.log
+        log = self._data.log
         return log.end_position - log.first_position, log.end_position
 
     def unsynced_bytes(self) -> int:
         """Return the payload bytes that wait for the log's sync."""
-        return self._parts.raft.unsynced_bytes()
+        return self._raft.unsynced_bytes()
 
     def unapplied_bytes(self) -> int:
         """Return the committed payload bytes in memory that are not applied."""
@@ -334,9 +350,9 @@ class StorageNode:
 
     def status(self) -> pb.GetStatusResponse:
         """Return how far load and recovery are."""
-        space, log = self.disk_guard.space, self._parts.log
+        space, log = self.disk_guard.space, self._data.log
         response = pb.GetStatusResponse(
-            node_id=self._parts.node_id,
+            node_id=self._cluster.node_id,
             log_first_position=log.first_position,
             log_end_position=log.end_position,
             disk_free_bytes=space.free_bytes,
@@ -347,7 +363,7 @@ class StorageNode:
                 self._engines[raft_group],
                 replica,
                 self.node_of,
-                self._rows.damage(replica.replica_id),
+                self._preparer.damage(replica.replica_id),
             )
             for raft_group, replica in self._replicas.items()
         )
@@ -356,14 +372,14 @@ class StorageNode:
     # Leading ------------------------------------------------------------------------------------
 
     def _role_changed(self, raft_group: int, leads: bool) -> None:
-        self.watchers.changed(raft_group, leads)
+        self.brokers.watchers.changed(raft_group, leads)
         if leads:
             self._tasks.spawn(f"lead-{raft_group}", self._prepare_leader(raft_group))
 
     async def _prepare_leader(self, raft_group: int) -> None:
         engine, ready = self._engines.get(raft_group), self._ready.get(raft_group)
         if engine is not None and ready is not None:
-            self.tiering.lead(engine, self._parts)
+            self.tiering.lead(engine)
             await self._new_leaders.prepare(engine, ready)
 
     # Background work ----------------------------------------------------------------------------
@@ -377,27 +393,27 @@ class StorageNode:
     async def _flush_loop(self) -> None:
         while True:
             await asyncio.sleep(_CHECK_INTERVAL_S)
-            if self._flushes.is_due():
+            if self._keeping.flushes.is_due():
                 await self.flush_once()
 
     async def _checkpoint_loop(self) -> None:
         # Apart from flushes, which must not wait until the rows of a large table are written.
         while True:
             await asyncio.sleep(_CHECK_INTERVAL_S)
-            await self._checkpointer.write_due(self.engines(), self._replicas)
+            await self._keeping.checkpointer.write_due(self.engines(), self._replicas)
 
     async def flush_once(self) -> bool:
         """Flush the rows; False: the store could not, the log keeps all."""
-        return await self._flushes.flush()
+        return await self._keeping.flushes.flush()
 
     async def _retention_loop(self) -> None:
         while True:
-            await asyncio.sleep(self._parts.options.retention.interval_s)
+            await asyncio.sleep(self._options.retention.interval_s)
             await self.retain_once()
 
     async def retain_once(self) -> None:
         """Trim what is too old or too much, then give segments back to the disk."""
-        floors = self.tiering.floors = self._reclaimer.floor_indexes()
+        floors = self.tiering.floors = self._keeping.reclaimer.floor_indexes()
         # Side by side: one that waits for its quorum, or has many queues, holds up no other.
         async with asyncio.TaskGroup() as trims:
             for engine in self.engines():
@@ -406,23 +422,23 @@ class StorageNode:
                     floor_index = floors.get(engine.replica_id, 0)
                     trims.create_task(self._trim(engine, leader, floor_index))
         await self._removals.clean(disk_is_low=False)
-        if len(self._parts.log.segments()) < 2:
+        if len(self._data.log.segments()) < 2:
             return
         if not await self.flush_once():
             return
-        await self._reclaimer.reclaim(
+        await self._keeping.reclaimer.reclaim(
             self.engines(),
             self._replicas,
             disk_is_low=self.disk_guard.mark > DiskMark.NORMAL,
         )
-        self._parts.raft.log_trimmed()
+        self._raft.log_trimmed()
 
     async def _trim(self, engine: GroupEngine, leader: GroupLeader, floor_index: int) -> None:
         try:
             trim = await plan_trim(
                 engine.machine,
-                self._parts.retention,
-                self._parts.options.retention.default_ms,
+                self._cluster.retention,
+                self._options.retention.default_ms,
                 leader.proposer.now_ms(),
                 floor_index,
                 leader.pin_sweep,
@@ -437,24 +453,24 @@ class StorageNode:
 
     async def _disk_loop(self) -> None:
         while True:
-            await asyncio.sleep(self._parts.options.disk.interval_s)
+            await asyncio.sleep(self._options.disk.interval_s)
             await self.check_disk()
 
     async def check_disk(self) -> None:
         """Note how full the disk is; give the ballast back or take it again."""
         before = self.disk_guard.mark
         try:
-            mark = self.disk_guard.observe(await self._parts.run_flush(self._parts.disk.space))
+            mark = self.disk_guard.observe(await self._threads.flush(self._data.disk.space))
             if mark != before:
                 self._logger.warning("disk mark", mark=mark.name, before=before.name)
                 # At once: who leads here and is refused now may be led where there is room.
-                self._parts.raft.set_disk_mark(self.raft_mark())
-            await self._parts.run_flush(lambda: self._reserve.follow(mark))
+                self._raft.set_disk_mark(self.raft_mark())
+            await self._threads.flush(lambda: self._reserve.follow(mark))
             if mark > DiskMark.NORMAL:
                 await self._removals.clean(disk_is_low=True)
         except OSError as error:
             self._logger.warning("ballast stays as it is", reason=str(error))
-        self._parts.raft.set_disk_mark(self.raft_mark())
+        self._raft.set_disk_mark(self.raft_mark())
 
     def raft_mark(self) -> int:
         """Return the disk mark that proposals obey (rule 11)."""
@@ -463,7 +479,7 @@ class StorageNode:
     async def _scrub_loop(self) -> None:
         while True:
             await asyncio.sleep(_CHECK_INTERVAL_S)
-            await self.scrub_once(self._parts.options.scrub_bytes_per_s)
+            await self.scrub_once(self._options.scrub_bytes_per_s)
 
     async def scrub_once(self, max_bytes: int) -> None:
         """Check the next bytes of the log, and what reads complained about."""
@@ -486,16 +502,14 @@ class StorageNode:
         observe_as_rocketmq(metrics, self)
         metrics.gauge("strata_storage_used", self._used)
         metrics.gauge("strata_storage_pending", lambda: pending_by_kind(self.engines()))
-        metrics.gauge("strata_storage_state_memory", self._parts.store.memory_bytes)
-        metrics.gauge("strata_storage_unflushed_log", self._flushes.unflushed_bytes)
+        metrics.gauge("strata_storage_state_memory", self._data.store.memory_bytes)
+        metrics.gauge("strata_storage_unflushed_log", self._keeping.flushes.unflushed_bytes)
         metrics.gauge("strata_storage_disk_mark", lambda: int(self.disk_guard.mark))
         metrics.gauge("strata_storage_disk_free", lambda: self.disk_guard.space.free_bytes)
 
     def _used(self) -> list[tuple[float, dict[str, str]]]:
         used = used_by(self.engines())
-        used |= {"holders": len(self.holders), "watchers": len(self.watchers)}
-        used["checks_max"] = self.watchers.checks_waiting
-        used["interests_max"] = self.watchers.interests_used
+        used |= self.brokers.used()
         used |= {"filters_max": len(self.filters)}
         used |= {"filter_characters_max": self.filters.characters}
         return [(float(value), {"limit": limit}) for limit, value in used.items()]

@@ -19,7 +19,6 @@ from strata_runtime.tracing import Span, SpanKind, Tracer, inside
 from strata_storage.base.config import EngineOptions
 from strata_storage.base.disk_guard import DiskGuard, DiskMark
 from strata_storage.base.errors import Refused
-from strata_storage.base.watchers import Watchers
 from strata_storage.group.engines import Engines
 from strata_storage.group.refusals import Refusals
 from strata_storage.group.translation import (
@@ -35,8 +34,7 @@ from strata_storage.group.translation import (
     watch_response,
 )
 from strata_storage.leading.appends.append import AppendResult
-from strata_storage.leading.pending.check_routes import CheckRoutes
-from strata_storage.leading.pops.holders import Holders
+from strata_storage.leading.known_brokers import KnownBrokers
 from strata_storage.leading.pops.lease_calls import LeaseCalls, StateDetails
 from strata_storage.leading.pops.pop_calls import PopCall
 from strata_storage.leading.pops.running import RunningPops
@@ -46,42 +44,56 @@ from strata_storage.servicers.window_meter import WindowMeter
 from strata_storage.upkeep.instruments import Instruments
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServicerParts:
-    """Parts that the servicer calls."""
+@dataclass(frozen=True, slots=True)
+class CallWatch:
+    """Counts, traces and windows of what is called.
 
-    engines: Engines
-    refusals: Refusals
-    holders: Holders
-    disk: DiskGuard
-    watchers: Watchers
-    check_routes: CheckRoutes
-    filters: FilterCache
-    clock: Clock
-    options: EngineOptions
+    Attributes:
+        instruments: counters of the node.
+        refusals: fills in answers of what is refused, and counts them.
+        tracer: traces messages.
+        windows: the newest metric windows; None: they are not taken.
+    """
+
     instruments: Instruments
+    refusals: Refusals
     tracer: Tracer = field(default_factory=Tracer.disabled)
     windows: WindowMeter | None = None
 
 
 class StorageServicer(ReadServicer):
-    """Handler for Angelia."""
+    """Handler for Angelia.
 
-    def __init__(self, parts: ServicerParts) -> None:
+    Args:
+        engines: of the node.
+        brokers: what is known of those who call.
+        disk: how full the disk is.
+        filters: parsed filters.
+        clock: time.
+        options: limits of calls.
+        watch: counts and traces.
+    """
+
+    def __init__(
+        self,
+        engines: Engines,
+        brokers: KnownBrokers,
+        disk: DiskGuard,
+        *,
+        filters: FilterCache,
+        clock: Clock,
+        options: EngineOptions,
+        watch: CallWatch,
+    ) -> None:
         super().__init__(
-            parts.engines,
-            parts.filters,
-            parts.clock,
-            options=parts.options,
-            instruments=parts.instruments,
-            disk=parts.disk,
+            engines, filters, clock, options=options, instruments=watch.instruments, disk=disk
         )
-        self._refusals = parts.refusals
-        self._holders = parts.holders
-        self._watchers = parts.watchers
-        self._check_routes = parts.check_routes
-        self._tracer = parts.tracer
-        self._windows = parts.windows
+        self._refusals = watch.refusals
+        self._holders = brokers.holders
+        self._watchers = brokers.watchers
+        self._check_routes = brokers.check_routes
+        self._tracer = watch.tracer
+        self._windows = watch.windows
         self._running_pops = RunningPops()
 
     # Messages -----------------------------------------------------------------------------------

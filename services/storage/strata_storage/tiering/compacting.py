@@ -38,7 +38,9 @@ class Compactor:
         self._metadata = engine.machine.tier.metadata
         self._raft_group = engine.raft_group
         self._uploader = uploader
-        self._parts = parts
+        self._place = parts.place
+        self._topics = parts.topics
+        self._work = parts.work
         self._verify = verify
         self._looked_for_orphans_s: float | None = None
         self._logger = get_logger("tier")
@@ -52,27 +54,27 @@ class Compactor:
         """
         if self._uploader.is_paused:
             return
-        if self._parts.options.compacts:
+        if self._work.options.compacts:
             # Reads the whole tier state, which may be large.
-            plan = await self._parts.run_read(
-                partial(plan_compaction, self._metadata, self._parts.options.compaction)
+            plan = await self._work.run_read(
+                partial(plan_compaction, self._metadata, self._work.options.compaction)
             )
             if plan is not None:
                 await self._compact(plan)
         await self._delete_orphans()
 
     async def _compact(self, plan: CompactionPlan) -> None:
-        async with self._parts.upload_turns:
+        async with self._work.upload_turns:
             for output in plan.outputs:
                 await self._write(output)
-        self._parts.instruments.objects.add(len(plan.inputs), {"result": "compacted"})
+        self._work.instruments.objects.add(len(plan.inputs), {"result": "compacted"})
 
     async def _write(self, output: CompactionOutput) -> None:
-        options = CompactOptions(self._parts.options.upload.block_bytes)
+        options = CompactOptions(self._work.options.upload.block_bytes)
         change = await write_output(
-            self._parts.stores,
+            self._place.stores,
             self._metadata,
-            self._parts.home,
+            self._place.home,
             self._raft_group,
             output,
             options,
@@ -85,24 +87,24 @@ class Compactor:
     def _spaces(self) -> set[str]:
         """Return the spaces that this raft group may have written to. Reads all objects."""
         held = {each.ref.space for each in self._metadata.objects()}
-        return {DEFAULT_SPACE, *self._parts.spaces.named, *held}
+        return {DEFAULT_SPACE, *self._topics.spaces.named, *held}
 
     async def _delete_orphans(self) -> None:
-        now_s = self._parts.clock.monotonic_s()
-        looked_s, interval_s = self._looked_for_orphans_s, self._parts.options.orphans_interval_s
+        now_s = self._work.clock.monotonic_s()
+        looked_s, interval_s = self._looked_for_orphans_s, self._work.options.orphans_interval_s
         if looked_s is not None and now_s - looked_s < interval_s:
             return
         self._looked_for_orphans_s = now_s
         keys: list[str] = []
-        for space in await self._parts.run_read(self._spaces):
+        for space in await self._work.run_read(self._spaces):
             keys += await delete_orphans(
-                self._parts.stores.of(space),
+                self._place.stores.of(space),
                 self._metadata,
-                self._parts.home,
+                self._place.home,
                 self._raft_group,
-                self._parts.clock.wall_ms(),
-                self._parts.options.retention,
+                self._work.clock.wall_ms(),
+                self._work.options.retention,
             )
         if keys:
             self._logger.info("orphans were deleted", raft_group=self._raft_group, count=len(keys))
-            self._parts.instruments.objects.add(len(keys), {"result": "orphaned"})
+            self._work.instruments.objects.add(len(keys), {"result": "orphaned"})

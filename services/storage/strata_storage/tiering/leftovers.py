@@ -17,15 +17,15 @@ async def sweep_leftovers(parts: TieringParts) -> None:
     """Remove leftovers until cancelled; a store that fails is asked again the next time."""
     logger = get_logger("tier")
     while True:
-        before_ms = parts.clock.wall_ms() - parts.options.leftovers_age_ms
+        before_ms = parts.work.clock.wall_ms() - parts.work.options.leftovers_age_ms
         try:
-            removed = await parts.stores.remove_leftovers(before_ms)
+            removed = await parts.place.stores.remove_leftovers(before_ms)
         except StoreError as error:
-            parts.instruments.failures.add(1, {"work": "leftovers"})
+            parts.work.instruments.failures.add(1, {"work": "leftovers"})
             # The first thing that is asked of a store after a start.
             logger.warning("the object store cannot be used", reason=str(error))
         else:
             if removed:
-                parts.instruments.objects.add(removed, {"result": "leftover"})
+                parts.work.instruments.objects.add(removed, {"result": "leftover"})
                 logger.info("leftovers were removed", count=removed)
-        await asyncio.sleep(parts.options.leftovers_interval_s)
+        await asyncio.sleep(parts.work.options.leftovers_interval_s)

@@ -8,27 +8,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata.storage.v1 import tier_pb2
 from strata_mq.commands import encode_tier_pause
 from strata_runtime.logs import get_logger
-from strata_runtime.metrics import Metrics
-from strata_runtime.tasks import Tasks
 from strata_seglog.errors import LogError
-from strata_seglog.log import CommitLog
 from strata_state.ports import StateError, StateStore
-from strata_storage.base.config import StorageOptions
 from strata_storage.base.errors import Refused
 from strata_storage.base.hosted import HostedGroup
 from strata_storage.base.jobs import RunJob
+from strata_storage.base.node_data import NodeData
+from strata_storage.base.node_runtime import NodeRuntime
 from strata_storage.group.engine import GroupEngine
 from strata_storage.leading.proposer import committed
 from strata_storage.reads.reader import OnFailed, PayloadLog, RunRead
 from strata_storage.tiering.leftovers import sweep_leftovers
+from strata_storage.tiering.opening import OpenTier
 from strata_storage.tiering.outside import OutsideWork, SweepPlan
-from strata_storage.tiering.parts import TieringParts
 from strata_storage.tiering.publisher import Publisher
 from strata_storage.tiering.reading import TieredReader, TierMessages
 from strata_storage.tiering.refill import read_log_tail, refill
@@ -44,38 +42,6 @@ _VERIFY_REQUEST_BYTES = 8 * 1024 * 1024
 _TAIL_BYTES = 64 * 1024
 
 
-class TieredNode(Protocol):
-    """The part of its node that tiering needs: the disk, the options, the tier."""
-
-    @property
-    def log(self) -> CommitLog:
-        """Returns the CommitLog of all its replicas."""
-
-    @property
-    def store(self) -> StateStore:
-        """Returns the rows of all its replicas."""
-
-    @property
-    def run_flush(self) -> RunJob:
-        """Returns what runs long work in a thread."""
-
-    @property
-    def options(self) -> StorageOptions:
-        """Returns the limits and intervals of the node."""
-
-    @property
-    def metrics(self) -> Metrics:
-        """Returns where its gauges are."""
-
-    @property
-    def tier(self) -> TieringParts | None:
-        """Returns where old messages go; None: there is no tier."""
-
-    @property
-    def tier_messages(self) -> TierMessages | None:
-        """Returns how messages are read from the tier; None likewise."""
-
-
 class _Led(NamedTuple):
     """One leader's work for the tier."""
 
@@ -88,17 +54,21 @@ class NodeTiering:
     """See the module docstring.
 
     Args:
-        parts: of tiering; None: no tier is configured, and what only the tier has is refused.
-        messages: reads from objects; None likewise.
-        tasks: owner of the uploads.
+        tier: what is open; None: no tier is configured, and what only the tier has is refused.
+        data: of the node; its log is uploaded.
+        run_long: runs long work in a thread.
+        runtime: of the node; its tasks own the uploads.
     """
 
     def __init__(
-        self, parts: TieringParts | None, messages: TierMessages | None, tasks: Tasks
+        self, tier: OpenTier | None, data: NodeData, run_long: RunJob, *, runtime: NodeRuntime
     ) -> None:
-        self._parts = parts
-        self._messages = messages
-        self._tasks = tasks
+        parts = self._parts = None if tier is None else tier.parts
+        self._messages: TierMessages | None = None if tier is None else tier.messages
+        self._data = data
+        self._run_long = run_long
+        self._tasks = runtime.tasks
+        self._interval_s = runtime.options.retention.interval_s
         self._logger = get_logger("tier")
         # Raft group -> what its leader here does.
         self._led: dict[int, _Led] = {}
@@ -127,16 +97,16 @@ class NodeTiering:
 
     def metadata(self, store: StateStore, raft_group: int) -> TierMetadata:
         """Return what a raft group has in the tier, to be kept as the configuration says."""
-        folder = self._parts.json_folder if self._parts is not None else None
+        folder = self._parts.place.json_folder if self._parts is not None else None
         if folder is None:
             return RowTierMetadata(store, raft_group)
         return MirroredTierMetadata(folder, store, raft_group)
 
     def is_tiered(self, topic_id: int) -> bool:
         """Whether a topic's messages are uploaded."""
-        return self._parts is not None and bool(self._parts.is_tiered(topic_id))
+        return self._parts is not None and bool(self._parts.topics.is_tiered(topic_id))
 
-    def lead(self, engine: GroupEngine, node: TieredNode) -> None:
+    def lead(self, engine: GroupEngine) -> None:
         """Upload for a raft group as long as its present leader leads."""
         parts, leader = self._parts, engine.leader
         if parts is None or leader is None:
@@ -145,33 +115,29 @@ class NodeTiering:
         led = _Led(
             uploader,
             TierRetention(engine, uploader, parts, verify=self._verify),
-            Publisher(engine, parts, node.log),
+            Publisher(engine, parts, self._data.log),
         )
         self._led[engine.raft_group] = led
-        interval_s = node.options.retention.interval_s
         self._tasks.spawn(f"tier-{engine.raft_group}", uploader.run())
-        self._tasks.spawn(
-            f"tier-retention-{engine.raft_group}", self._retain(engine, led, interval_s)
-        )
+        self._tasks.spawn(f"tier-retention-{engine.raft_group}", self._retain(engine, led))
 
-    async def _retain(self, engine: GroupEngine, led: _Led, interval_s: float) -> None:
+    async def _retain(self, engine: GroupEngine, led: _Led) -> None:
         """Do turns of retention until the term is over. Apart from the node's: stores hang."""
         while led.uploader.leads:
-            await asyncio.sleep(interval_s)
+            await asyncio.sleep(self._interval_s)
             await self.retain(engine)
         if self._led.get(engine.raft_group) is led:
             del self._led[engine.raft_group]
 
-    async def refill(self, node: TieredNode, group: HostedGroup) -> str:
+    async def refill(self, group: HostedGroup) -> str:
         """Write index rows of a replica that only the tier can give, before it is opened.
 
         Returns:
             A line about the loss; empty: nothing is missing.
         """
-        read = partial(read_log_tail, node.store, node.log, group.raft_group, group.replica_id)
-        return await refill(
-            node.store, group.raft_group, self._messages, lambda: node.run_flush(read)
-        )
+        store, log = self._data.store, self._data.log
+        read = partial(read_log_tail, store, log, group.raft_group, group.replica_id)
+        return await refill(store, group.raft_group, self._messages, lambda: self._run_long(read))
 
     async def retain(self, engine: GroupEngine) -> None:
         """Do what retention demands of log and tier; publish what a restore needs, if it is due."""
@@ -263,7 +229,7 @@ class NodeTiering:
         tier = engine.machine.tier
         status = tier_pb2.TierStatus(
             raft_group=engine.raft_group,
-            store=self._parts.store.name if self._parts is not None else "",
+            store=self._parts.place.store.name if self._parts is not None else "",
             paused=tier.paused,
             uploading_queues=len(tier.dispatch),
             queues=sum(1 for _ in tier.metadata.queues()),
@@ -279,7 +245,7 @@ class NodeTiering:
             status.oldest_ms = uploader.backlog.oldest_ms or 0
             status.last_failure = uploader.last_failure
         if self._parts is not None:
-            for topic_id, name, cost in self._parts.costs.of_raft_group(engine.raft_group):
+            for topic_id, name, cost in self._parts.topics.costs.of_raft_group(engine.raft_group):
                 status.topics.add(
                     topic_id=topic_id,
                     name=name,
@@ -303,7 +269,7 @@ class NodeTiering:
         if self._parts is None:
             return 0
         times = [led.uploader.backlog.oldest_ms for led in self._led.values()]
-        now_ms = self._parts.clock.wall_ms()
+        now_ms = self._parts.work.clock.wall_ms()
         return max((now_ms - oldest for oldest in times if oldest is not None), default=0)
 
     def failure(self) -> str:
@@ -318,7 +284,8 @@ class NodeTiering:
         """
         if self._parts is None:
             return 0
-        return 2 * (self._parts.options.pace.patience_ms + self._parts.options.upload.flush_age_ms)
+        options = self._parts.work.options
+        return 2 * (options.pace.patience_ms + options.upload.flush_age_ms)
 
     def proofs(self) -> int:
         """Return how many objects of jobs are being read back."""
@@ -335,7 +302,7 @@ class NodeTiering:
             StoreError, TierError: it cannot be read, or is not what was committed.
         """
         assert self._parts is not None, "there is no tier"
-        opened = await OpenObject.open(self._parts.stores.of(ref.space), ref, _TAIL_BYTES)
+        opened = await OpenObject.open(self._parts.place.stores.of(ref.space), ref, _TAIL_BYTES)
         run: list[BlockEntry] = []
         size = 0
         for entry in await opened.entries(0, opened.root.block_count):
@@ -358,10 +325,11 @@ def _no_tier() -> Refused:
     return Refused(pb.OUTCOME_INVALID, "this node has no tier: start it with --tier URL")
 
 
-def tiering_of(parts: TieredNode, tasks: Tasks) -> NodeTiering:
-    """Return a node's tiering, with its gauges."""
-    tier, metrics = parts.tier, parts.metrics
-    tiering = NodeTiering(tier, parts.tier_messages, tasks)
+def tiering_of(
+    tier: OpenTier | None, data: NodeData, run_long: RunJob, *, runtime: NodeRuntime
+) -> NodeTiering:
+    """Return a node's tiering, with its gauges; see `NodeTiering`."""
+    tiering, metrics = NodeTiering(tier, data, run_long, runtime=runtime), runtime.metrics
     metrics.gauge("strata_storage_tier_backlog", tiering.backlog_bytes)
     metrics.gauge("strata_storage_tier_lag_ms", tiering.lag_ms)
     metrics.gauge("rocketmq_tiered_store_dispatch_latency", tiering.lag_ms)
@@ -369,6 +337,7 @@ def tiering_of(parts: TieredNode, tasks: Tasks) -> NodeTiering:
     metrics.gauge("strata_storage_tier_proofs", tiering.proofs)
     metrics.gauge("strata_storage_tier_leased_keys", tiering.leased_keys)
     if tier is not None:
-        metrics.gauge("strata_storage_tier_uploads", lambda: tier.upload_turns.taken)
-        tasks.spawn("tier-leftovers", sweep_leftovers(tier))
+        turns = tier.parts.work.upload_turns
+        metrics.gauge("strata_storage_tier_uploads", lambda: turns.taken)
+        runtime.tasks.spawn("tier-leftovers", sweep_leftovers(tier.parts))
     return tiering

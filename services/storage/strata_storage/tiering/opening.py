@@ -19,9 +19,12 @@ from strata_storage.tiering.metadata_publisher import MetadataPublisher, Metadat
 from strata_storage.tiering.pace import UploadPace
 from strata_storage.tiering.parts import (
     Spaces,
+    TieredTopics,
     TieringParts,
     TierInstruments,
+    TierPlace,
     TierPolicies,
+    TierWork,
     UploadTurns,
 )
 from strata_storage.tiering.uploads import ObjectUploads
@@ -97,13 +100,13 @@ class OpenTier:
     @property
     def store(self) -> ObjectStore:
         """The object store."""
-        return self.parts.store
+        return self.parts.place.store
 
     async def close(self) -> None:
         """End reads and let go of the store; uploads have ended."""
         await self.messages.close()
         self._thread.close()
-        await self.parts.stores.close()
+        await self.parts.place.stores.close()
 
 
 async def _opened_stores(setup: TierSetup, clock: Clock, metrics: Metrics) -> Stores:
@@ -156,7 +159,6 @@ async def open_tier(
     # This is for the whole process: objects are moved in buffers of megabytes.
     keep_freed_memory()
     stores = await _opened_stores(setup, clock, metrics)
-    store = stores.default
     thread = TierThread()
     options = config.options()
     home = config.home or setup.home
@@ -167,9 +169,15 @@ async def open_tier(
         options.pace, lambda: log.end_position, clock, on_rest=instruments.rested_ms.add
     )
     parts = TieringParts(
-        store=store,
-        stores=stores,
-        home=home,
+        place=TierPlace(stores, home, folder / "tier" if config.metadata == "json" else None),
+        topics=TieredTopics(
+            setup.policies,
+            options,
+            setup.topic_names,
+            Spaces(frozenset(config.spaces), config.namespace_prefixes),
+            costs,
+        ),
+        work=TierWork(options, clock, instruments, thread, UploadTurns(options.upload.max_uploads)),
         uploads=ObjectUploads(
             stores,
             home,
@@ -179,18 +187,8 @@ async def open_tier(
             options=options.upload,
             on_stored=messages.remember,
         ),
-        policies=setup.policies,
-        options=options,
-        clock=clock,
-        instruments=instruments,
-        run_read=thread,
-        upload_turns=UploadTurns(options.upload.max_uploads),
-        topic_names=setup.topic_names,
         metadata=None
         if setup.metadata is None
-        else MetadataPublisher(store, home, setup.metadata, clock=clock),
-        spaces=Spaces(frozenset(config.spaces), config.namespace_prefixes),
-        costs=costs,
-        json_folder=folder / "tier" if config.metadata == "json" else None,
+        else MetadataPublisher(stores.default, home, setup.metadata, clock=clock),
     )
     return OpenTier(parts, messages, thread)

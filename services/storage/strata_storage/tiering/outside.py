@@ -67,8 +67,10 @@ class OutsideWork:
     """
 
     def __init__(self, parts: TieringParts) -> None:
-        self._parts = parts
-        self._options = parts.options.outside
+        self._place = parts.place
+        self._topics = parts.topics
+        self._work = parts.work
+        self._options = parts.work.options.outside
         self.proofs = 0
 
     # Objects that a job wrote ------------------------------------------------------------------
@@ -106,7 +108,7 @@ class OutsideWork:
             raise Refused(pb.OUTCOME_OVERLOADED, str(error)) from error
         if count:
             emptied = {old.object_id for new in ranges for old in standing[new]}
-            self._parts.instruments.objects.add(len(emptied), {"result": "compacted"})
+            self._work.instruments.objects.add(len(emptied), {"result": "compacted"})
         return count
 
     def _decoded(self, raft_group: int, data: bytes) -> ReplaceRanges:
@@ -123,7 +125,7 @@ class OutsideWork:
             raise Refused(pb.OUTCOME_INVALID, reason)
         if len({(each.topic_id, each.queue) for each in change.ranges}) < len(change.ranges):
             raise Refused(pb.OUTCOME_INVALID, f"{ref.key}: a queue is named twice")
-        home = self._parts.home
+        home = self._place.home
         is_named_right = (
             parse_object_key(home, raft_group, ref.key) == ref.object_id
             and ref.key.startswith(f"{home}/{_FOLDERS[ref.kind]}/")
@@ -141,10 +143,10 @@ class OutsideWork:
             raise Refused(pb.OUTCOME_OVERLOADED, reason)
         self.proofs += 1
         try:
-            store, report = self._parts.stores.of(ref.space), AuditReport(self._parts.home)
+            store, report = self._place.stores.of(ref.space), AuditReport(self._place.home)
             await verify_object(store, ref, ranges, AuditOptions(), report)
         except (TierError, ObjectNotFoundError, ObjectTooShortError) as error:
-            self._parts.instruments.objects.add(1, {"result": "damaged"})
+            self._work.instruments.objects.add(1, {"result": "damaged"})
             raise Refused(pb.OUTCOME_INVALID, str(error)) from error
         except StoreError as error:
             raise Refused(pb.OUTCOME_OVERLOADED, str(error)) from error
@@ -169,9 +171,9 @@ class OutsideWork:
         """
         self._check_count(len(old_keys))
         metadata = engine.machine.tier.metadata
-        anything = replace(self._parts.options.retention, deletes_max=1 << 63)
+        anything = replace(self._work.options.retention, deletes_max=1 << 63)
         # Reads all objects, of which there may be many.
-        dead = await self._parts.run_read(
+        dead = await self._work.run_read(
             partial(plan_deletes, metadata, uploader.now_ms(), anything)
         )
         swept = [held for held in dead if self._is_for_jobs(held)][: self._options.keys_max]
@@ -192,7 +194,7 @@ class OutsideWork:
         """
         self._check_count(len(object_ids))
         metadata, now_ms = engine.machine.tier.metadata, uploader.now_ms()
-        grace_ms = self._parts.options.retention.grace_ms
+        grace_ms = self._work.options.retention.grace_ms
         async with uploader.turn:
             found = map(metadata.object, dict.fromkeys(object_ids))
             forgotten = [
@@ -209,7 +211,7 @@ class OutsideWork:
                     await uploader.propose(encode_tier_change(TierChangeCommand(False, data)))
                 except TierError as error:
                     raise Refused(pb.OUTCOME_OVERLOADED, str(error)) from error
-        self._parts.instruments.objects.add(len(forgotten), {"result": "deleted"})
+        self._work.instruments.objects.add(len(forgotten), {"result": "deleted"})
         return len(forgotten)
 
     def _orphans(
@@ -221,7 +223,7 @@ class OutsideWork:
         """
         if uploader.is_paused or uploader.last_failure:
             return []
-        metadata, home = engine.machine.tier.metadata, self._parts.home
+        metadata, home = engine.machine.tier.metadata, self._place.home
         ids = {key: parse_object_key(home, engine.raft_group, key) for key in old_keys}
         return [
             key
@@ -235,8 +237,8 @@ class OutsideWork:
         Nor those of a space with a store or credentials of its own, which jobs do not have: all of
         them are left to storage nodes.
         """
-        is_own = held.ref.key.startswith(f"{self._parts.home}/")
-        return is_own and held.ref.space not in self._parts.spaces.named
+        is_own = held.ref.key.startswith(f"{self._place.home}/")
+        return is_own and held.ref.space not in self._topics.spaces.named
 
     def _check_count(self, count: int) -> None:
         if count > self._options.keys_max:

@@ -103,41 +103,43 @@ class Spaces:
         return namespace if self.is_each or namespace in self.named else DEFAULT_SPACE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TieringParts:
-    """See the module docstring.
+@dataclass(frozen=True, slots=True)
+class TierPlace:
+    """The place of a cluster's objects.
 
     Attributes:
-        store: the object store, with repeats and budgets in it.
-        stores: that and those of spaces.
-        home: folder of this cluster in it.
-        uploads: brings objects there.
-        policies: how topics use the tier.
-        options: limits.
-        run_read: runs blocking work in the tier's own thread.
-        upload_turns: limits uploads under way at once.
-        topic_names: topic id, as text -> NAMESPACE%NAME, as far as it is known.
-        metadata: publishes the metadata rows; None: they are not known here.
-        spaces: which namespaces have a place of their own.
-        costs: what topics cost in the store.
+        stores: the object store and those of spaces, with repeats and budgets in them.
+        home: folder of this cluster in the store.
         json_folder: where raft groups keep their tier state in files, too; None: nowhere.
     """
 
-    store: ObjectStore
     stores: Stores
     home: str
-    uploads: ObjectUploads
+    json_folder: Path | None = None
+
+    @property
+    def store(self) -> ObjectStore:
+        """The store of everything that is in no space with a store of its own."""
+        return self.stores.default
+
+
+@dataclass(frozen=True, slots=True)
+class TieredTopics:
+    """How topics use the tier, and what they cost there.
+
+    Attributes:
+        policies: what the metadata says of each topic.
+        options: for topics that say nothing.
+        names: topic id, as text -> NAMESPACE%NAME, as far as it is known.
+        spaces: which namespaces have a place of their own.
+        costs: what topics cost in the store.
+    """
+
     policies: TierPolicies
     options: TieringOptions
-    clock: Clock
-    instruments: TierInstruments
-    run_read: RunJob
-    upload_turns: UploadTurns
-    topic_names: Callable[[], dict[str, str]] = dict
-    metadata: MetadataPublisher | None = None
+    names: Callable[[], dict[str, str]] = dict
     spaces: Spaces = field(default_factory=Spaces)
     costs: TopicCosts = field(default_factory=_uncounted)
-    json_folder: Path | None = None
 
     def space_of(self, topic_id: int) -> str:
         """Return the space that a topic's messages go to."""
@@ -159,3 +161,41 @@ class TieringParts:
         policy = self.policies.tier_policy(topic_id)
         named_ms = None if policy is None else policy.local_retention_ms
         return self.options.local.retention_ms if named_ms is None else named_ms
+
+
+@dataclass(frozen=True, slots=True)
+class TierWork:
+    """The means of the tier's work on a node.
+
+    Attributes:
+        options: limits and intervals.
+        clock: time.
+        instruments: counters.
+        run_read: runs blocking work in the tier's own thread.
+        upload_turns: limits uploads under way at once.
+    """
+
+    options: TieringOptions
+    clock: Clock
+    instruments: TierInstruments
+    run_read: RunJob
+    upload_turns: UploadTurns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TieringParts:
+    """See the module docstring.
+
+    Attributes:
+        place: where objects are.
+        topics: how topics use the tier.
+        work: limits, time, counters and threads.
+        uploads: brings objects to the store.
+        metadata: publishes the metadata rows; None: they are not known here.
+    """
+
+    place: TierPlace
+    topics: TieredTopics
+    work: TierWork
+    uploads: ObjectUploads
+    metadata: MetadataPublisher | None = None

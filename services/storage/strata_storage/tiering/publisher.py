@@ -53,9 +53,12 @@ class Publisher:
 
     def __init__(self, engine: GroupEngine, parts: TieringParts, log: CommitLog) -> None:
         self._engine = engine
-        self._parts = parts
+        self._place = parts.place
+        self._topics = parts.topics
+        self._work = parts.work
+        self._metadata = parts.metadata
         self._log = log
-        self._run_read = parts.run_read
+        self._run_read = parts.work.run_read
         self._published_s: float | None = None
         self._published_index = 0
         self._publishing = asyncio.Lock()
@@ -65,17 +68,17 @@ class Publisher:
         """Whether there is something new, and the last time was long enough ago."""
         if self._engine.machine.state.raft_index == self._published_index:
             return False
-        interval_s = self._parts.options.local.manifest_interval_ms / 1_000
-        now_s = self._parts.clock.monotonic_s()
+        interval_s = self._work.options.local.manifest_interval_ms / 1_000
+        now_s = self._work.clock.monotonic_s()
         return self._published_s is None or now_s - self._published_s >= interval_s
 
     async def publish(self) -> None:
         """Upload checkpoint and manifest as of now; what fails is logged and comes next time."""
-        self._published_s = self._parts.clock.monotonic_s()
+        self._published_s = self._work.clock.monotonic_s()
         try:
             await self._publish()
         except (StoreError, TierError, LogError, StateError) as error:
-            self._parts.instruments.failures.add(1, {"work": "manifest"})
+            self._work.instruments.failures.add(1, {"work": "manifest"})
             self._logger.warning(
                 "manifest is not published", raft_group=self._engine.raft_group, reason=str(error)
             )
@@ -86,7 +89,7 @@ class Publisher:
         Raises:
             StoreError, TierError, LogError, StateError: what the manifest needs is not there.
         """
-        self._published_s = self._parts.clock.monotonic_s()
+        self._published_s = self._work.clock.monotonic_s()
         await self._publish()
         return self._published_index
 
@@ -97,7 +100,7 @@ class Publisher:
                 await self._publish_state()
 
     async def _publish_state(self) -> None:
-        engine, home = self._engine, self._parts.home
+        engine, home = self._engine, self._place.home
         machine, generation = engine.machine, engine.whole_rows()
         if generation is None:
             # It led until a moment ago, and takes in a snapshot now.
@@ -112,8 +115,8 @@ class Publisher:
             state.raft_index,
             state.term,
             state.group_time_ms,
-            self._parts.clock.wall_ms(),
-            self._parts.topic_names(),
+            self._work.clock.wall_ms(),
+            self._topics.names(),
         )
         # As they are now; a thread reads them, for there may be many.
         rows = machine.rows.checkpoint()
@@ -124,14 +127,14 @@ class Publisher:
         if engine.whole_rows() != generation:
             # The log that the entries were read from was truncated meanwhile.
             return
-        store = self._parts.store
+        store = self._place.store
         await store.put(archive_key, parts_of(parts), size_bytes=sum(map(len, parts)))
         await store.put(manifest_key(home, name), manifest)
-        if self._parts.metadata is not None:
-            await self._parts.metadata.publish()
+        if self._metadata is not None:
+            await self._metadata.publish()
         self._published_index = state.raft_index
         await self._forget_old()
-        self._parts.instruments.objects.add(1, {"result": "published"})
+        self._work.instruments.objects.add(1, {"result": "published"})
 
     def _prepare(
         self,
@@ -171,7 +174,7 @@ class Publisher:
 
     async def _forget_old(self) -> None:
         """Delete all but the newest manifests, and their checkpoints."""
-        store, home, raft_group = self._parts.store, self._parts.home, self._engine.raft_group
+        store, home, raft_group = self._place.store, self._place.home, self._engine.raft_group
         names = sorted((await manifests_in(store, home)).get(raft_group, ()))
         keys = [
             key

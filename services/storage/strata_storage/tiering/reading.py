@@ -164,7 +164,7 @@ class TieredReader(MessageReader):
         for at, location in enumerate(locations):
             key = location.topic_id, location.queue
             if key not in known:
-                level = self._parts.level(location.topic_id)
+                level = self._parts.topics.level(location.topic_id)
                 first = level in (TierLevel.FORCE, TierLevel.NOT_IN_MEM)
                 known[key] = level, (state.commit_offset(*key) or 0) if first else 0
             level, committed = known[key]
@@ -182,7 +182,7 @@ class TieredReader(MessageReader):
         if self._parts is not None and first:
             asked = set(first)
             if any(at in asked and found[at] is not None for at in rest):
-                self._parts.instruments.fallbacks.add(1)
+                self._parts.work.instruments.fallbacks.add(1)
 
     def _is_recent(self, location: Location) -> bool:
         return self._recent(location.raft_index) is not None
@@ -228,13 +228,13 @@ class TieredReader(MessageReader):
         try:
             read = await messages.messages(state.metadata, wanted)
         except (StoreError, TierError) as error:
-            parts.instruments.failures.add(1, {"work": "read"})
+            parts.work.instruments.failures.add(1, {"work": "read"})
             raise Refused(
                 pb.OUTCOME_OVERLOADED,
                 f"offset {offsets[0]} of topic {queue[0]} queue {queue[1]} cannot be read from "
                 f"the tier now: {error}",
             ) from error
-        parts.instruments.read_bytes.add(sum(map(len, read)))
+        parts.work.instruments.read_bytes.add(sum(map(len, read)))
         return read
 
 

@@ -61,8 +61,10 @@ class TierRetention:
         self._engine = engine
         self._machine = engine.machine
         self._uploader = uploader
-        self._parts = parts
-        self._options = parts.options.local
+        self._place = parts.place
+        self._topics = parts.topics
+        self._work = parts.work
+        self._options = parts.work.options.local
         self._verify = verify
         self._compactor = Compactor(engine, uploader, parts, verify=verify)
         # Objects that were read back whole.
@@ -93,7 +95,7 @@ class TierRetention:
                 reason=str(error),
             )
         except (StoreError, TierError, LogError) as error:
-            self._parts.instruments.failures.add(1, {"work": "retention"})
+            self._work.instruments.failures.add(1, {"work": "retention"})
             self._logger.warning(
                 "retention of the tier is repeated",
                 raft_group=self._engine.raft_group,
@@ -133,7 +135,7 @@ class TierRetention:
             if count % _QUEUES_PER_TURN == 0:
                 await asyncio.sleep(0)
             row = self._machine.queues.get(topic_id, queue)
-            if row is None or not self._parts.is_tiered(topic_id):
+            if row is None or not self._topics.is_tiered(topic_id):
                 continue
             row = row._replace(
                 min_offset=max(row.min_offset, self._machine.tier.local_offset(topic_id, queue)),
@@ -155,7 +157,7 @@ class TierRetention:
         self, topic_id: int, queue: int, row: QueueRow, now_ms: int, floor_index: int
     ) -> int:
         """Return up to where the log need not keep a queue; `row` ends where the tier does."""
-        cutoff_ms = now_ms - self._parts.local_retention_ms(topic_id)
+        cutoff_ms = now_ms - self._topics.local_retention_ms(topic_id)
         return self._offsets.first_of(
             topic_id,
             queue,
@@ -194,12 +196,12 @@ class TierRetention:
         try:
             await self._verify(ref)
         except (TierError, ObjectNotFoundError, ObjectTooShortError) as error:
-            self._parts.instruments.objects.add(1, {"result": "damaged"})
+            self._work.instruments.objects.add(1, {"result": "damaged"})
             self._logger.warning("object is damaged", key=ref.key, reason=str(error))
             await self._uploader.repair(ref.object_id)
             return False
         self._verified.add(ref.object_id)
-        self._parts.instruments.objects.add(1, {"result": "verified"})
+        self._work.instruments.objects.add(1, {"result": "verified"})
         return True
 
     def _holds(self, each: LocalQueue) -> bool:
@@ -212,10 +214,10 @@ class TierRetention:
     async def _delete(self, now_ms: int) -> None:
         """Delete objects that were dropped long enough ago, a bounded number."""
         tier = self._machine.tier
-        doomed = plan_deletes(tier.metadata, now_ms, self._parts.options.retention)
+        doomed = plan_deletes(tier.metadata, now_ms, self._work.options.retention)
         if not doomed:
             return
-        object_ids = await delete_objects(self._parts.stores, self._parts.home, doomed)
+        object_ids = await delete_objects(self._place.stores, self._place.home, doomed)
         await self._change(ForgetObjects(object_ids, now_ms))
         self._verified.difference_update(object_ids)
-        self._parts.instruments.objects.add(len(object_ids), {"result": "deleted"})
+        self._work.instruments.objects.add(len(object_ids), {"result": "deleted"})

@@ -67,17 +67,20 @@ class Uploader:
         self._engine = engine
         self._machine = engine.machine
         self._leader = leader
-        self._parts = parts
-        self._options = parts.options.upload
+        self._place = parts.place
+        self._topics = parts.topics
+        self._work = parts.work
+        self._uploads = parts.uploads
+        self._options = parts.work.options.upload
         self.backlog = Backlog(
             engine.machine,
             engine.machine.tier,
-            parts.is_tiered,
-            options=parts.options.upload,
-            space_of=parts.space_of,
+            parts.topics.is_tiered,
+            options=parts.work.options.upload,
+            space_of=parts.topics.space_of,
         )
         self.turn = asyncio.Lock()
-        self.leased = LeasedKeys(parts.clock, parts.options.outside)
+        self.leased = LeasedKeys(parts.work.clock, parts.work.options.outside)
         # One step at a time: the next one is decided on what this one did.
         self._stepping = asyncio.Lock()
         self.last_failure = ""
@@ -117,7 +120,7 @@ class Uploader:
                 self._waits(error)
             except (StoreError, TierError, LogError) as error:
                 self.last_failure = str(error)
-                self._parts.instruments.failures.add(1, {"work": "upload"})
+                self._work.instruments.failures.add(1, {"work": "upload"})
                 self._logger.warning(
                     "upload is repeated", raft_group=self._engine.raft_group, reason=str(error)
                 )
@@ -170,7 +173,7 @@ class Uploader:
                 return False
             if not tier.dispatch:
                 return await self._dispatch(at_once=at_once)
-            async with self._parts.upload_turns:
+            async with self._work.upload_turns:
                 await self._upload(tier.dispatch)
             return True
 
@@ -221,7 +224,7 @@ class Uploader:
     # Upload -------------------------------------------------------------------------------------
 
     async def _upload(self, dispatch: Sequence[OffsetRange]) -> None:
-        began_s = self._parts.clock.monotonic_s()
+        began_s = self._work.clock.monotonic_s()
         queues = [await self._queue_runs(each) for each in dispatch if self._is_wanted(each)]
         if not queues:
             await self._give_up()
@@ -230,11 +233,11 @@ class Uploader:
         async with self.turn:
             committed_ranges = await self._commit(ref, plan.ranges)
         self.backlog.committed()
-        took_s = self._parts.clock.monotonic_s() - began_s
+        took_s = self._work.clock.monotonic_s() - began_s
         result = "committed" if committed_ranges else "given_up"
-        self._parts.instruments.objects.add(1, {"result": result})
-        self._parts.instruments.uploaded_bytes.add(ref.length)
-        self._parts.instruments.upload_ms.record(took_s * 1_000)
+        self._work.instruments.objects.add(1, {"result": result})
+        self._work.instruments.uploaded_bytes.add(ref.length)
+        self._work.instruments.upload_ms.record(took_s * 1_000)
 
     async def _commit(self, ref: ObjectRef, ranges: Sequence[TieredRange]) -> int:
         """Let readers have an object, and end the dispatch; return of how many ranges.
@@ -256,15 +259,15 @@ class Uploader:
 
     async def _uploaded(self, queues: Sequence[QueueRuns]) -> tuple[ObjectRef, ObjectPlan]:
         """Upload an object, to the space of its topics; where they differ, to the default one."""
-        spaces = {self._parts.space_of(queue.topic_id) for queue in queues}
+        spaces = {self._topics.space_of(queue.topic_id) for queue in queues}
         space = spaces.pop() if len(spaces) == 1 else DEFAULT_SPACE
-        plan = await self._parts.uploads.plan(self._engine.raft_group, queues, space)
+        plan = await self._uploads.plan(self._engine.raft_group, queues, space)
         await self._check_free(plan)
         oldest_ms = min((each.min_time_ms for each in plan.ranges if each.message_count), default=0)
         age_ms = self.now_ms() - oldest_ms
-        ref = await self._parts.uploads.upload(self._engine.replica_id, plan, age_ms)
-        requests = put_requests(ref.length, self._parts.options.part_bytes)
-        self._parts.costs.uploaded(self._engine.raft_group, plan.ranges, ref.length, requests)
+        ref = await self._uploads.upload(self._engine.replica_id, plan, age_ms)
+        requests = put_requests(ref.length, self._work.options.part_bytes)
+        self._topics.costs.uploaded(self._engine.raft_group, plan.ranges, ref.length, requests)
         return ref, plan
 
     async def _check_free(self, plan: ObjectPlan) -> None:
@@ -283,10 +286,10 @@ class Uploader:
             return
         # A store that is missing may be one that nothing was put into yet: the put will say.
         with suppress(ObjectNotFoundError, StoreMissingError):
-            info = await self._parts.stores.of(plan.author.space).head(plan.key)
-            age_ms = self._parts.clock.wall_ms() - info.modified_ms
+            info = await self._place.stores.of(plan.author.space).head(plan.key)
+            age_ms = self._work.clock.wall_ms() - info.modified_ms
             # Half of it: the clocks of a job and of the store are others.
-            if age_ms >= self._parts.options.retention.orphan_ms / 2:
+            if age_ms >= self._work.options.retention.orphan_ms / 2:
                 raise TierError(f"{plan.key} may be being deleted by a sweep of an earlier leader")
 
     async def _give_up(self) -> None:
@@ -294,7 +297,7 @@ class Uploader:
         async with self.turn:
             await self.propose(encode_tier_change(TierChangeCommand(True, b"")))
         self.backlog.committed()
-        self._parts.instruments.objects.add(1, {"result": "given_up"})
+        self._work.instruments.objects.add(1, {"result": "given_up"})
 
     async def repair(self, object_id: int) -> bool:
         """Upload once more what a damaged object holds and the log still has.
@@ -315,12 +318,12 @@ class Uploader:
             await asyncio.sleep(0)
         if not queues:
             return False
-        async with self._parts.upload_turns:
+        async with self._work.upload_turns:
             ref, plan = await self._uploaded(queues)
         if ref.object_id != object_id:
             # Only a part of it, or other blocks: readers are sent to the new one.
             await self.replace(ref, plan.ranges)
-        self._parts.instruments.objects.add(1, {"result": "repaired"})
+        self._work.instruments.objects.add(1, {"result": "repaired"})
         return True
 
     async def replace(self, ref: ObjectRef, ranges: Sequence[TieredRange]) -> int:
@@ -354,7 +357,7 @@ class Uploader:
         return (
             (known is None or known == each.first)
             and (DropKind.TOPIC, each.topic_id) not in self._machine.dropped
-            and bool(self._parts.is_tiered(each.topic_id))
+            and bool(self._topics.is_tiered(each.topic_id))
         )
 
     def _continues(self, each: TieredRange) -> bool:
