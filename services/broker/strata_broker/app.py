@@ -51,13 +51,14 @@ from strata_broker.sends.message_groups import MessageGroups
 from strata_broker.sends.recalls import Recaller
 from strata_broker.sends.send import Sender
 from strata_broker.sends.transactions import Transactions
-from strata_broker.servicers.assembly import OperatorParts, Operators
+from strata_broker.servicers.assembly import ClientServing, Operators, PeerNetwork, ShownBroker
 from strata_broker.servicers.hot import HotCalls
 from strata_broker.servicers.messaging import MessagingServicer, WaitingMessages
 from strata_broker.servicers.messaging_rpc import SERVICE, serve_messaging
 from strata_broker.servicers.plugins import BrokerPlugin, PluginParts
 from strata_broker.serving import Serving
 from strata_broker.storage_client.channels import BrokerNetwork
+from strata_broker.storage_client.cluster_access import ClusterAccess
 from strata_broker.storage_client.storage_tier import StorageTier
 from strata_edge.ports import Edge
 from strata_metadata.client import MetadataClient
@@ -148,6 +149,7 @@ class BrokerApp:
             tasks=self._tasks,
             requests=self.requests,
         )
+        self._cluster = ClusterAccess(self.view, self._metadata, self._storage, self._quotas)
         self._plugins = plugins
         self._serve_clients()
         self._serve_operators(shown_config or config)
@@ -306,28 +308,21 @@ class BrokerApp:
         self._storage.on_checks(self.checker.take)
 
     def _serve_operators(self, shown_config: Config) -> None:
-        identity = self._identity
         self._operators = Operators(
-            OperatorParts(
-                identity=identity,
-                version=VERSION,
-                view=self.view,
-                metadata=self._metadata,
-                storage=self._storage,
+            ShownBroker(self._identity, VERSION, shown_config),
+            ClientServing(
                 provisioner=self._provisioner,
                 sender=self._sender,
                 sessions=self.sessions,
                 telemetry=self._telemetry,
                 routes=self._routes,
-                quotas=self._quotas,
                 transactions=self._transactions,
-                broker_channels=self._broker_channel,
-                network=self._network,
-                shown_config=shown_config,
-                random=self._random,
-                calls=self._calls,
-                audit=self.audit,
-            )
+            ),
+            self._cluster,
+            others=PeerNetwork(self._network, self._broker_channel),
+            calls=self._calls,
+            random=self._random,
+            audit=self.audit,
         )
         self._rehasher = Rehasher(
             self.view,
@@ -345,17 +340,10 @@ class BrokerApp:
     def _serve_plugins(self) -> None:
         parts = PluginParts(
             boot_id=self._identity.boot_id,
-            view=self.view,
-            metadata=self._metadata,
-            storage=self._storage,
-            quotas=self._quotas,
+            cluster=self._cluster,
             operations=self._operators.operations,
-            config=self._config,
-            clock=self._clock,
+            calls=self._calls,
             random=self._random,
-            requests=self.requests,
-            metrics=self._metrics,
-            access=self.access,
             audit=self.audit,
         )
         for plugin in self._plugins:

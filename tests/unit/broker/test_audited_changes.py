@@ -88,10 +88,9 @@ class KvServicerOfNothing(KvServicer):
     """Answers every call of tables with an empty response."""
 
     def __init__(self, trail: Trail) -> None:
-        self._parts = SimpleNamespace(  # type: ignore[assignment]
-            audit=trail,
-            config=broker_config(),
-            clock=SimpleNamespace(monotonic_s=lambda: 0.0),
+        self._audit = trail  # type: ignore[assignment]
+        self._calls = SimpleNamespace(  # type: ignore[assignment]
+            config=broker_config(), clock=SimpleNamespace(monotonic_s=lambda: 0.0)
         )
         self._config = broker_config().kv
         self._shares = CallShares("calls of tables", most_each(1, 1), metrics=Metrics.disabled())

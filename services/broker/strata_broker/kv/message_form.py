@@ -55,7 +55,7 @@ class MessageForm:
         config: KvSection,
     ) -> None:
         self._shares = shares
-        self._parts = parts
+        self._calls = parts.calls
         self._tables = tables
         self._writes = writes
         self._config = config
@@ -71,7 +71,7 @@ class MessageForm:
         if not any(OPERATION_PROPERTY in message.user_properties for message in request.messages):
             # The name is in a body.
             return False
-        self._parts.requests.spawn(
+        self._calls.requests.spawn(
             "kv-message",
             self._answer(call, request, principal),
             lambda _: call.complete((_refused(unexpected()).SerializeToString(),)),
@@ -81,9 +81,9 @@ class MessageForm:
     async def _answer(
         self, call: HotCall, request: service_pb2.SendMessageRequest, principal: Principal
     ) -> None:
-        most_s = self._parts.config.calls.max_timeout_ms / 1000
+        most_s = self._calls.config.calls.max_timeout_ms / 1000
         timeout_s = time_for(call.time_left_s(), self._config.timeout_ms / 1000, most_s)
-        deadline_s = self._parts.clock.monotonic_s() + timeout_s
+        deadline_s = self._calls.clock.monotonic_s() + timeout_s
         response = service_pb2.SendMessageResponse()
         try:
             caller = caller_of(call.metadata)._replace(user=principal.user, peer=call.peer)
@@ -98,7 +98,7 @@ class MessageForm:
             codes = [Code(entry.status.code) for entry in response.entries]
             response.status.code = definition_pb2.Code.ValueType(int(errors.fold(codes)))
         except RequestError as failure:
-            self._parts.access.tell_if_refused(failure, call, call.method)
+            self._calls.access.tell_if_refused(failure, call, call.method)
             response = _refused(failure)
         call.complete((response.SerializeToString(),))
 

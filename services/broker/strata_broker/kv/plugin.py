@@ -29,8 +29,8 @@ class KvBrokerPlugin:
 
     def register(self, edge: Methods, parts: PluginParts) -> None:
         """Serve tables on an edge."""
-        config = parts.config.kv
-        parts.metrics.declare(METRICS)
+        config = parts.calls.config.kv
+        parts.calls.metrics.declare(METRICS)
         tables = Tables(parts, config)
         writes = Writes(parts, tables, config)
         reads = Reads(parts, tables, config)
@@ -43,7 +43,7 @@ class KvBrokerPlugin:
             most_each(
                 config.max_bytes_in_flight_per_client, config.max_bytes_in_flight_per_address
             ),
-            metrics=parts.metrics,
+            metrics=parts.calls.metrics,
         )
         self._form = MessageForm(parts, tables, writes, shares=shares, config=config)
         servicer = KvServicer(
@@ -56,7 +56,7 @@ class KvBrokerPlugin:
             "max_watches": lambda: streams.watches,
             "max_exports": lambda: streams.exports,
         }
-        parts.metrics.gauge(
+        parts.calls.metrics.gauge(
             "strata_kv_broker_used",
             lambda: [(float(count()), {"limit": limit}) for limit, count in used.items()],
         )

@@ -56,22 +56,23 @@ class Reads:
     """
 
     def __init__(self, parts: PluginParts, tables: Tables, config: KvSection) -> None:
-        self._parts = parts
+        self._cluster = parts.cluster
+        self._calls = parts.calls
         self._tables = tables
         self._config = config
         self.in_flight = 0
-        self._try_s = parts.config.storage_client.try_timeout_ms / 1000
+        self._try_s = parts.calls.config.storage_client.try_timeout_ms / 1000
         # The replica to ask next; replicas take turns.
         self._turn = 0
         self._lanes: Lanes[_Place, kv_storage_pb2.ReadKey, kv_storage_pb2.ReadResult] = Lanes(
             "kv-read",
             self._exchange,
-            parts.requests,
-            clock=parts.clock,
+            parts.calls.requests,
+            clock=parts.calls.clock,
             max_batch=_MAX_BATCH,
             max_batch_bytes=_MAX_BATCH_BYTES,
         )
-        self._batch_reads = parts.metrics.histogram("strata_kv_batch_reads")
+        self._batch_reads = parts.calls.metrics.histogram("strata_kv_batch_reads")
 
     async def get(
         self,
@@ -166,12 +167,12 @@ class Reads:
                 response = await self._ask_node(node_id, rpc, anywhere, response_type, deadline_s)
                 if response is not None:
                     return response
-        return await self._parts.storage.client.call(
+        return await self._cluster.storage.client.call(
             place.raft_group,
             SERVICE + rpc,
             request,
             response_type,
-            timeout_s=deadline_s - self._parts.clock.monotonic_s(),
+            timeout_s=deadline_s - self._calls.clock.monotonic_s(),
         )
 
     async def _ask_follower(
@@ -183,16 +184,16 @@ class Reads:
         deadline_s: float,
     ) -> Response | None:
         """Ask a replica that does not lead; None: no replica answered."""
-        leader = self._parts.storage.leaders.leader_of(place.raft_group)
+        leader = self._cluster.storage.leaders.leader_of(place.raft_group)
         followers = [node for node in self._replicas(place.raft_group) if node != leader]
         if not followers:
             return None
-        index = await self._parts.storage.client.call(
+        index = await self._cluster.storage.client.call(
             place.raft_group,
             SERVICE + "ReadIndex",
             kv_storage_pb2.ReadIndexRequest(raft_group=place.raft_group),
             kv_storage_pb2.ReadIndexResponse,
-            timeout_s=deadline_s - self._parts.clock.monotonic_s(),
+            timeout_s=deadline_s - self._calls.clock.monotonic_s(),
         )
         here = _placed(request, index.index)
         return await self._ask_node(followers[0], rpc, here, response_type, deadline_s)
@@ -206,9 +207,9 @@ class Reads:
         until_s: float,
     ) -> Response | None:
         """Ask a replica; None: it did not answer, or could not."""
-        left_s = min(until_s - self._parts.clock.monotonic_s(), self._try_s)
+        left_s = min(until_s - self._calls.clock.monotonic_s(), self._try_s)
         with suppress(AngeliaError):
-            response = await self._parts.storage.channels.to(node_id).call(
+            response = await self._cluster.storage.channels.to(node_id).call(
                 SERVICE + rpc, request, response_type, timeout_s=max(left_s, 0.001)
             )
             refusal: storage_pb2.Refusal = response.refusal  # type: ignore[attr-defined]
@@ -218,7 +219,7 @@ class Reads:
 
     def _replicas(self, raft_group: int) -> list[str]:
         """Return the nodes with a voter, live ones first, each time beginning at the next node."""
-        row = self._parts.view.raft_group(raft_group)
+        row = self._cluster.view.raft_group(raft_group)
         nodes = [] if row is None else [one.node_id for one in row.replicas if not one.learner]
         if not nodes:
             return []
@@ -228,7 +229,7 @@ class Reads:
         return sorted(turned, key=self._is_down)
 
     def _is_down(self, node_id: str) -> bool:
-        node = self._parts.view.node(node_id)
+        node = self._cluster.view.node(node_id)
         return node is None or node.state == meta_pb2.NODE_STATE_DOWN
 
 

@@ -67,8 +67,10 @@ class KvServicer:
     ) -> None:
         self._shares = shares
         most = most_each(config.max_watches_per_client, config.max_watches_per_address)
-        self._stream_shares = CallShares("streams of tables", most, metrics=parts.metrics)
-        self._parts = parts
+        self._stream_shares = CallShares("streams of tables", most, metrics=parts.calls.metrics)
+        self._cluster = parts.cluster
+        self._calls = parts.calls
+        self._audit = parts.audit
         self._tables = tables
         self._writes = writes
         self._reads = reads
@@ -228,12 +230,12 @@ class KvServicer:
 
     async def _describe(self, topic: TopicRow, deadline_s: float) -> kv_pb2.Table:
         async def at(raft_group: int) -> kv_pb2.Table:
-            found = await self._parts.storage.client.call(
+            found = await self._cluster.storage.client.call(
                 raft_group,
                 STORAGE_SERVICE + "Describe",
                 kv_storage_pb2.DescribeRequest(raft_group=raft_group, table=topic_ref(topic)),
                 kv_storage_pb2.DescribeResponse,
-                timeout_s=deadline_s - self._parts.clock.monotonic_s(),
+                timeout_s=deadline_s - self._calls.clock.monotonic_s(),
             )
             name = table_of(topic.name) or topic.name
             return kv_pb2.Table(
@@ -282,7 +284,7 @@ class KvServicer:
             except _FAILURES as failure:
                 raise call_error(failure) from failure
             if rpc.name in _CHANGES:
-                audit(self._parts.audit, rpc.name, request, info)
+                audit(self._audit, rpc.name, request, info)
             return response.SerializeToString()
 
         return answer
@@ -303,11 +305,11 @@ class KvServicer:
 
     def _deadline_s(self, info: CallInfo) -> float:
         """Return the end of a call's time, by the monotonic clock."""
-        config = self._parts.config
+        config = self._calls.config
         timeout_s = time_for(
             info.time_left_s(), self._config.timeout_ms / 1000, config.calls.max_timeout_ms / 1000
         )
-        return self._parts.clock.monotonic_s() + timeout_s
+        return self._calls.clock.monotonic_s() + timeout_s
 
 
 def _use(rpc: str) -> FirstUse:

@@ -39,7 +39,9 @@ class Streams:
     """
 
     def __init__(self, parts: PluginParts, config: KvSection) -> None:
-        self._parts = parts
+        self._cluster = parts.cluster
+        self._calls = parts.calls
+        self._random = parts.random
         self._config = config
         self.watches = 0
         self.exports = 0
@@ -63,11 +65,11 @@ class Streams:
                 table was deleted; PROXY_TIMEOUT, the broker stops.
         """
         with self._counted_watch():
-            client = self._parts.config.storage_client
-            backoff = Backoff(client.first_retry_ms, client.max_retry_ms, self._parts.random)
+            client = self._calls.config.storage_client
+            backoff = Backoff(client.first_retry_ms, client.max_retry_ms, self._random)
             next_revision, is_first = from_revision, True
             while True:
-                if self._parts.view.topic_by_id(topic.topic_id) is None:
+                if self._cluster.view.topic_by_id(topic.topic_id) is None:
                     raise RequestError(Code.NOT_FOUND, "the table was deleted")
                 stream = self._follow(topic, prefix, next_revision)
                 async with aclosing(stream), aclosing(self._until_ended(stream)) as news:
@@ -101,7 +103,7 @@ class Streams:
                             items=told.items, revision=told.revision, complete=told.complete
                         )
                 if not has_begun:
-                    if self._parts.clock.monotonic_s() >= deadline_s:
+                    if self._calls.clock.monotonic_s() >= deadline_s:
                         raise errors.timed_out()
                     await asyncio.sleep(_EXPORT_PAUSE_S)
         except AngeliaError as failure:
@@ -112,9 +114,9 @@ class Streams:
 
     async def _dump(self, topic: TopicRow) -> AsyncGenerator[kv_storage_pb2.DumpResponse, None]:
         """Yield one leader's items; nothing: the node does not lead, the next one is asked."""
-        raft_group = self._parts.view.owner(topic, QUEUE)
+        raft_group = self._cluster.view.owner(topic, QUEUE)
         request = kv_storage_pb2.DumpRequest(raft_group=raft_group, table=topic_ref(topic))
-        leaders = self._parts.storage.leaders
+        leaders = self._cluster.storage.leaders
         asked = leaders.node_of(raft_group) or ""
         stream = self._channel(raft_group).stream(
             SERVICE + "Dump", request, kv_storage_pb2.DumpResponse
@@ -132,14 +134,14 @@ class Streams:
         self, topic: TopicRow, prefix: bytes, from_revision: int
     ) -> AsyncGenerator[kv_storage_pb2.FollowResponse, None]:
         """Yield one leader's changes until it stops leading."""
-        raft_group = self._parts.view.owner(topic, QUEUE)
+        raft_group = self._cluster.view.owner(topic, QUEUE)
         request = kv_storage_pb2.FollowRequest(
             raft_group=raft_group,
             table=topic_ref(topic),
             prefix=prefix,
             from_revision=from_revision,
         )
-        leaders = self._parts.storage.leaders
+        leaders = self._cluster.storage.leaders
         asked = leaders.node_of(raft_group) or ""
         try:
             stream = self._channel(raft_group).stream(
@@ -194,7 +196,7 @@ class Streams:
             self.watches -= 1
 
     def _channel(self, raft_group: int) -> Channel:
-        node_id = self._parts.storage.leaders.node_of(raft_group)
+        node_id = self._cluster.storage.leaders.node_of(raft_group)
         if node_id is None:
             raise AngeliaError(UNAVAILABLE, f"raft group {raft_group} is unknown")
-        return self._parts.storage.channels.to(node_id)
+        return self._cluster.storage.channels.to(node_id)

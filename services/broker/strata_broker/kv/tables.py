@@ -40,8 +40,11 @@ class Tables:
     """
 
     def __init__(self, parts: PluginParts, config: KvSection) -> None:
-        self._parts = parts
-        self._view: MetadataView = parts.view
+        self._cluster = parts.cluster
+        self._calls = parts.calls
+        self._audit = parts.audit
+        self._operations = parts.operations
+        self._view: MetadataView = parts.cluster.view
         self._config = config
         self._creating: dict[Name, asyncio.Task[RequestError | None]] = {}
 
@@ -91,11 +94,11 @@ class Tables:
         key = (name.namespace, topic_of(name.name))
         task = self._creating.get(key)
         if task is None:
-            if len(self._creating) >= self._parts.config.metadata.max_creations_in_flight:
+            if len(self._creating) >= self._calls.config.metadata.max_creations_in_flight:
                 raise errors.too_many_requests(
                     "too many tables are being created (metadata.max_creations_in_flight)"
                 )
-            task = self._parts.requests.spawn("create table", self._create(key, use))
+            task = self._calls.requests.spawn("create table", self._create(key, use))
             self._creating[key] = task
             task.add_done_callback(lambda _: self._creating.pop(key, None))
         # A waiter that leaves must not end the creation for other waiters.
@@ -118,7 +121,7 @@ class Tables:
             MetaRefused, AngeliaError: it was not deleted, or that is unknown.
         """
         topic = self.get(name)
-        await self._parts.operations.delete_topic(topic.namespace, topic.name)
+        await self._operations.delete_topic(topic.namespace, topic.name)
 
     async def at_raft_group(
         self, topic: TopicRow, deadline_s: float, work: Callable[[int], Awaitable[Result]]
@@ -136,19 +139,23 @@ class Tables:
             except errors.MovedError:
                 if self._view.topic_by_id(topic.topic_id) is None:
                     raise RequestError(Code.NOT_FOUND, "the table was deleted") from None
-            if self._parts.clock.monotonic_s() + _MOVED_PAUSE_S >= deadline_s:
+            if self._calls.clock.monotonic_s() + _MOVED_PAUSE_S >= deadline_s:
                 raise errors.timed_out()
             await asyncio.sleep(_MOVED_PAUSE_S)
 
     async def _create(self, key: Name, use: FirstUse | None) -> RequestError | None:
         """Create a table and wait until the view shows it; return the error, if any."""
         namespace, topic_name = key
-        timeout_s = self._parts.config.metadata.call_timeout_ms / 1000
+        timeout_s = self._calls.config.metadata.call_timeout_ms / 1000
         try:
             with (
-                self._parts.quotas.creating(TOPICS, namespace),
+                self._cluster.quotas.creating(TOPICS, namespace),
                 contained(
-                    self._parts.requests, "create table", MetaRefused, AngeliaError, TimeoutError
+                    self._calls.requests,
+                    "create table",
+                    MetaRefused,
+                    AngeliaError,
+                    TimeoutError,
                 ),
             ):
                 async with asyncio.timeout(timeout_s):
@@ -175,7 +182,7 @@ class Tables:
         )
         request = meta_pb2.CreateTopicRequest(topic=topic)
         try:
-            await self._parts.metadata.call("CreateTopic", request, meta_pb2.CreateTopicResponse)
+            await self._cluster.metadata.call("CreateTopic", request, meta_pb2.CreateTopicResponse)
         except MetaRefused as refused:
             # Another broker may have been faster.
             if refused.outcome != meta_pb2.META_OUTCOME_ALREADY_EXISTS:
@@ -183,7 +190,7 @@ class Tables:
         else:
             if use is not None:
                 made = made_on_first_use("table", (namespace, table_of(topic_name) or topic_name))
-                self._parts.audit.changed(use.who, use.rpc, made)
+                self._audit.changed(use.who, use.rpc, made)
 
 
 def _check(name: kv_pb2.TableName) -> None:

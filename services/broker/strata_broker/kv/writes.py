@@ -39,7 +39,9 @@ class Writes:
     """
 
     def __init__(self, parts: PluginParts, tables: Tables, config: KvSection) -> None:
-        self._parts = parts
+        self._cluster = parts.cluster
+        self._calls = parts.calls
+        self._boot_id = parts.boot_id
         self._tables = tables
         self._config = config
         self._sequences = count(1)
@@ -47,13 +49,13 @@ class Writes:
         self._lanes: Lanes[int, kv_storage_pb2.TableWrite, kv_storage_pb2.TableWriteResult] = Lanes(
             "kv-write",
             self._exchange,
-            parts.requests,
-            clock=parts.clock,
+            parts.calls.requests,
+            clock=parts.calls.clock,
             max_batch=_MAX_BATCH,
             max_batch_bytes=_MAX_BATCH_BYTES,
         )
-        self._batch_writes = parts.metrics.histogram("strata_kv_batch_writes")
-        self._latency = parts.metrics.histogram("strata_kv_write_latency")
+        self._batch_writes = parts.calls.metrics.histogram("strata_kv_batch_writes")
+        self._latency = parts.calls.metrics.histogram("strata_kv_write_latency")
 
     async def write(
         self,
@@ -105,16 +107,16 @@ class Writes:
 
     async def _exchange(self, raft_group: int, batch: Sequence[_Write], deadline_s: float) -> None:
         """Send one batch until it is answered, or its time is over."""
-        clock = self._parts.clock
+        clock = self._calls.clock
         began_s = clock.monotonic_s()
         request = kv_storage_pb2.WriteRequest(
             raft_group=raft_group,
-            broker_boot_id=self._parts.boot_id,
+            broker_boot_id=self._boot_id,
             sequence=next(self._sequences),
             writes=[one.wanted for one in batch],
         )
         try:
-            response = await self._parts.storage.client.call(
+            response = await self._cluster.storage.client.call(
                 raft_group,
                 SERVICE + "Write",
                 request,

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from strata_broker.access.call_runtime import CallRuntime
 from strata_broker.base.audit import AuditRecorder
-from strata_broker.base.config import BrokerConfig
 from strata_broker.base.failures import Methods
 from strata_broker.base.identity import BrokerIdentity
 from strata_broker.clients.client_commands import ClientCommands
@@ -23,8 +22,6 @@ from strata_broker.clients.provision import Provisioner
 from strata_broker.clients.route import Routes
 from strata_broker.clients.sessions import Sessions
 from strata_broker.clients.telemetry import Telemetry
-from strata_broker.metadata.metadata import MetadataView
-from strata_broker.metadata.quotas import Quotas
 from strata_broker.operators.access import AccessOperations
 from strata_broker.operators.audit_topic import AuditTopic
 from strata_broker.operators.cluster import ClusterOperations
@@ -58,73 +55,74 @@ from strata_broker.servicers.tier_admin import TierAdminServicer
 from strata_broker.servicers.transaction_admin import TransactionAdminServicer
 from strata_broker.servicers.user_admin import UserAdminServicer
 from strata_broker.storage_client.channels import BrokerNetwork, ChannelFactory, NodeChannels
+from strata_broker.storage_client.cluster_access import ClusterAccess
 from strata_broker.storage_client.holder_calls import HolderCalls
-from strata_broker.storage_client.storage_tier import StorageTier
 from strata_edge.ports import Edge
-from strata_metadata.client import MetadataClient
 from strata_runtime.backoff import Random
-from strata_runtime.clock import Clock
 from strata_runtime.config import Config
-from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorParts:
-    """Parts of a broker that operators' calls go through.
+@dataclass(frozen=True, slots=True)
+class ShownBroker:
+    """A broker as operators see it.
 
     Attributes:
         identity: who it is.
         version: of the package.
-        broker_channels: makes a channel to another broker.
-        network: where other brokers call this one.
-        shown_config: configuration that `GetConfig` shows.
-        calls: what calls of clients run on.
-        audit: is told what operators change.
+        config: configuration that `GetConfig` shows.
     """
 
     identity: BrokerIdentity
     version: str
-    view: MetadataView
-    metadata: MetadataClient
-    storage: StorageTier
+    config: Config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientServing:
+    """Parts that serve clients; operators look into them and act through them.
+
+    Attributes:
+        provisioner: finds topics and consumer groups, and creates them.
+        sender: sends messages.
+        sessions: clients that are connected.
+        telemetry: their settings streams.
+        routes: of topics.
+        transactions: ends transactions.
+    """
+
     provisioner: Provisioner
     sender: Sender
     sessions: Sessions
     telemetry: Telemetry
     routes: Routes
-    quotas: Quotas
     transactions: Transactions
-    broker_channels: ChannelFactory
+
+
+@dataclass(frozen=True, slots=True)
+class PeerNetwork:
+    """The other brokers.
+
+    Attributes:
+        network: where they call this one.
+        channels: makes a channel to one of them.
+    """
+
     network: BrokerNetwork
-    shown_config: Config
-    random: Random
-    calls: CallRuntime
-    audit: AuditRecorder
-
-    @property
-    def node_id(self) -> str:
-        """Name of the broker among the nodes."""
-        return self.identity.node_id
-
-    @property
-    def config(self) -> BrokerConfig:
-        """Configuration of the broker."""
-        return self.calls.config
-
-    @property
-    def clock(self) -> Clock:
-        """Time."""
-        return self.calls.clock
-
-    @property
-    def metrics(self) -> Metrics:
-        """Where everything is counted."""
-        return self.calls.metrics
+    channels: ChannelFactory
 
 
 class Operators:
     """See the module docstring.
+
+    Args:
+        broker: as operators see it.
+        clients: what serves clients.
+        cluster: what the broker knows of the cluster, and asks it.
+        others: the other brokers.
+        calls: what calls run on.
+        random: numbers in [0, 1).
+        audit: is told what operators change.
 
     Attributes:
         dropper: drops the data of deleted things.
@@ -132,57 +130,86 @@ class Operators:
         consumers: the consumer groups of a topic.
     """
 
-    def __init__(self, parts: OperatorParts) -> None:
-        config, view, storage, metrics = parts.config, parts.view, parts.storage, parts.metrics
-        self._parts = parts
+    def __init__(
+        self,
+        broker: ShownBroker,
+        clients: ClientServing,
+        cluster: ClusterAccess,
+        *,
+        others: PeerNetwork,
+        calls: CallRuntime,
+        random: Random,
+        audit: AuditRecorder,
+    ) -> None:
+        config, metrics, clock = calls.config, calls.metrics, calls.clock
+        view, storage = cluster.view, cluster.storage
+        self._broker = broker
+        self._clients = clients
+        self._cluster = cluster
+        self._calls = calls
+        self._audit = audit
+        self._node_id = broker.identity.node_id
         self.dropper = Dropper(
             view,
-            parts.metadata,
+            cluster.metadata,
             storage.client,
             config=config.metadata,
-            random=parts.random,
+            random=random,
             metrics=metrics,
         )
-        self.stats = RuntimeStats(parts.calls.recorder, parts.clock)
+        self.stats = RuntimeStats(calls.recorder, clock)
         self._holders = HolderCalls(
-            view, storage.client, parts.clock, timeout_s=config.metadata.call_timeout_ms / 1000
+            view, storage.client, clock, timeout_s=config.metadata.call_timeout_ms / 1000
         )
-        self._clients = ConnectedClients(parts.sessions, parts.telemetry, config.peer)
-        self._commands = ClientCommands(parts.telemetry, config.peer, metrics)
-        self._peer_ports = PeerPorts(
-            parts.identity.host, parts.network, self._clients, commands=self._commands
-        )
-        self._peers = BrokerPeers(
-            parts.node_id,
-            view,
-            NodeChannels(view, parts.broker_channels),
-            clients=self._clients,
-            commands=self._commands,
-            config=config.peer,
-            metrics=metrics,
-        )
+        self._meet_peers(others)
         self._operations = Operations(
             view,
-            parts.metadata,
+            cluster.metadata,
             self._holders,
             dropper=self.dropper,
             peers=self._peers,
-            quotas=parts.quotas,
+            quotas=cluster.quotas,
             config=config,
         )
         self._queries = MessageQueries(view, storage.client, self._holders)
-        if config.audit.topic:
-            self._audit_topic = AuditTopic(
-                parts.identity,
-                view,
-                self._operations,
-                sends=InternalSends(parts.sender, parts.node_id, config.send.timeout_ms / 1000),
-                config=config.audit,
-                requests=parts.calls.requests,
-                metrics=metrics,
-            )
-            parts.audit.add(self._audit_topic)
-        self.consumers = TopicConsumers(view, self._holders, self._peers, clock=parts.clock)
+        self._audit_topic = self._new_audit_topic() if config.audit.topic else None
+        self.consumers = TopicConsumers(view, self._holders, self._peers, clock=clock)
+
+    def _meet_peers(self, others: PeerNetwork) -> None:
+        view, clients = self._cluster.view, self._clients
+        config, metrics = self._calls.config.peer, self._calls.metrics
+        connected = ConnectedClients(clients.sessions, clients.telemetry, config)
+        commands = ClientCommands(clients.telemetry, config, metrics)
+        self._peer_ports = PeerPorts(
+            self._broker.identity.host, others.network, connected, commands=commands
+        )
+        self._peers = BrokerPeers(
+            self._node_id,
+            view,
+            NodeChannels(view, others.channels),
+            clients=connected,
+            commands=commands,
+            config=config,
+            metrics=metrics,
+        )
+
+    def _new_audit_topic(self) -> AuditTopic:
+        calls = self._calls
+        topic = AuditTopic(
+            self._broker.identity,
+            self._cluster.view,
+            self._operations,
+            sends=self._internal_sends(),
+            config=calls.config.audit,
+            requests=calls.requests,
+            metrics=calls.metrics,
+        )
+        self._audit.add(topic)
+        return topic
+
+    def _internal_sends(self) -> InternalSends:
+        timeout_s = self._calls.config.send.timeout_ms / 1000
+        return InternalSends(self._clients.sender, self._node_id, timeout_s)
 
     @property
     def operations(self) -> Operations:
@@ -205,7 +232,7 @@ class Operators:
 
     def start(self, tasks: Tasks) -> None:
         """Start the background loops."""
-        if self._parts.config.audit.topic:
+        if self._audit_topic is not None:
             tasks.spawn("audit topic", self._audit_topic.run())
         tasks.spawn("repeat drops", self.dropper.run())
         tasks.spawn("sample rates", self.stats.run())
@@ -215,68 +242,69 @@ class Operators:
         await self._peers.close()
 
     def _serve_strata(self, edge: Methods) -> None:
-        parts = self._parts
-        view, storage, config = parts.view, parts.storage, parts.config
+        clients, calls, audit = self._clients, self._calls, self._audit
+        view, metadata, storage = self._cluster.view, self._cluster.metadata, self._cluster.storage
+        config = calls.config
         cluster = ClusterOperations(
             view,
-            parts.metadata,
+            metadata,
             storage.client,
             leaders=storage.leaders,
             config=config.metadata,
             watch=storage.cluster,
         )
-        transactions = TransactionOperations(view, storage.client, parts.transactions)
-        quotas = QuotaOperations(view, parts.metadata, parts.quotas, config=config.metadata)
-        access = AccessOperations(view, parts.metadata, config=config, clock=parts.clock)
+        transactions = TransactionOperations(view, storage.client, clients.transactions)
+        quotas = QuotaOperations(view, metadata, self._cluster.quotas, config=config.metadata)
+        access = AccessOperations(view, metadata, config=config, clock=calls.clock)
         tier = TierOperations(view, storage.client, config.metadata)
         dead_letters = DeadLetters(view, self._queries, self._holders)
         redriver = Redriver(
-            parts.identity,
-            parts.provisioner,
+            self._broker.identity,
+            clients.provisioner,
             dead_letters,
             queries=self._queries,
             storage=storage,
-            sender=parts.sender,
-            sessions=parts.sessions,
-            runtime=parts.calls,
+            sender=clients.sender,
+            sessions=clients.sessions,
+            runtime=calls,
         )
         scans = QueueScans(
-            view, storage.client, self._holders, limits=config.pull, metrics=parts.metrics
+            view, storage.client, self._holders, limits=config.pull, metrics=calls.metrics
         )
         admin_rpc.serve(
             edge,
-            AdminServicer(view, self._operations, self._peers, config=parts.shown_config),
-            ClusterAdminServicer(cluster, parts.version, parts.node_id),
+            AdminServicer(view, self._operations, self._peers, config=self._broker.config),
+            ClusterAdminServicer(cluster, self._broker.version, self._node_id),
             TransactionAdminServicer(transactions),
             QuotaAdminServicer(quotas),
             UserAdminServicer(access),
-            PlacementAdminServicer(PlacementOperations(parts.metadata)),
+            PlacementAdminServicer(PlacementOperations(metadata)),
             TierAdminServicer(tier),
             MessageAdminServicer(view, self._queries, dead_letters, redriver=redriver),
             ScanAdminServicer(scans),
-            trail=parts.audit,
+            trail=audit,
         )
 
     def _serve_rocketmq(self, edge: Methods) -> None:
-        parts = self._parts
-        view, config, node_id = parts.view, parts.config, parts.node_id
-        subscriptions = Subscriptions(view, self._operations, self._peers, clock=parts.clock)
+        view, node_id, clients = self._cluster.view, self._node_id, self._clients
+        clock = self._calls.clock
+        subscriptions = Subscriptions(view, self._operations, self._peers, clock=clock)
         servicer = RocketmqAdminServicer(
             self._operations,
             subscriptions,
-            parts.routes,
-            sessions=parts.sessions,
+            clients.routes,
+            sessions=clients.sessions,
             stats=self.stats,
             node_id=node_id,
-            version=parts.version,
+            version=self._broker.version,
         )
         client_servicer = RocketmqAdminClientServicer(
             view,
             self._operations,
             subscriptions,
             queries=self._queries,
-            sends=InternalSends(parts.sender, node_id, config.send.timeout_ms / 1000),
+            sends=self._internal_sends(),
             peers=self._peers,
             node_id=node_id,
         )
-        rocketmq_rpc.serve(edge, servicer, client_servicer, trail=parts.audit)
+        rocketmq_rpc.serve(edge, servicer, client_servicer, trail=self._audit)

@@ -9,20 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from strata_broker.access.authentication import Authenticator
+from strata_broker.access.call_runtime import CallRuntime
 from strata_broker.access.principals import Principal
 from strata_broker.base.audit import AuditTrail
-from strata_broker.base.config import BrokerConfig
 from strata_broker.base.failures import Methods
-from strata_broker.metadata.metadata import MetadataView
-from strata_broker.metadata.quotas import Quotas
-from strata_broker.storage_client.storage_tier import StorageTier
+from strata_broker.storage_client.cluster_access import ClusterAccess
 from strata_edge.ports import HotCall
-from strata_metadata.client import MetadataClient
 from strata_runtime.backoff import Random
-from strata_runtime.clock import Clock
-from strata_runtime.metrics import Metrics
-from strata_runtime.tasks import RequestTasks
 
 if TYPE_CHECKING:
     from strata_broker.operators.topics import Operations
@@ -30,20 +23,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginParts:
-    """Parts of a broker that a plugin works with."""
+    """Parts of a broker that a plugin works with.
+
+    Attributes:
+        boot_id: of this run of the broker.
+        cluster: what the broker knows of the cluster, and asks it.
+        operations: on topics and consumer groups.
+        calls: what calls of clients run on.
+        random: numbers in [0, 1).
+        audit: is told what changes.
+    """
 
     boot_id: int
-    view: MetadataView
-    metadata: MetadataClient
-    storage: StorageTier
-    quotas: Quotas
+    cluster: ClusterAccess
     operations: Operations
-    config: BrokerConfig
-    clock: Clock
+    calls: CallRuntime
     random: Random
-    requests: RequestTasks
-    metrics: Metrics
-    access: Authenticator
     audit: AuditTrail
 
 
