@@ -11,8 +11,8 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from strata.meta.v1 import meta_pb2
-from strata_metadata.tables import NO_RAFT_GROUP, TablesReader, put_row
-from strata_mq.slots import SLOT_COUNT
+from strata_metadata.placement import PlacementTables, PlacementView
+from strata_metadata.tables import NO_RAFT_GROUP, put_row
 from strata_mq.tier_policy import TierPolicy, stored_policy
 
 __all__ = ["NO_RAFT_GROUP", "ClusterView", "TopicFacts"]
@@ -33,42 +33,19 @@ class TopicFacts(NamedTuple):
     tier: TierPolicy
 
 
-class ClusterView:
-    """See the module docstring. Rows are handed out as they are: nobody changes one.
+class ClusterView(PlacementView["_Tables"]):
+    """See the module docstring.
 
     Attributes:
-        revision: of what was taken in; 0: nothing yet.
         version: raised when a row other than a topic's changed.
         cluster_id: whose rows these are; empty: their source did not say.
     """
 
     def __init__(self) -> None:
-        self.revision = 0
+        super().__init__(_Tables)
         self.version = 0
         self.cluster_id = ""
-        self._reader = TablesReader(_Tables)
-        self._tables = self._reader.tables
         self._changed = asyncio.Event()
-
-    def node(self, node_id: str) -> meta_pb2.Node | None:
-        """Find a node."""
-        return self._tables.nodes.get(node_id)
-
-    def nodes(self, kind: meta_pb2.NodeKind.ValueType | None = None) -> list[meta_pb2.Node]:
-        """Return the nodes of a kind (None: all) by id."""
-        return [
-            node
-            for _, node in sorted(self._tables.nodes.items())
-            if kind is None or node.kind == kind
-        ]
-
-    def raft_group(self, raft_group: int) -> meta_pb2.RaftGroup | None:
-        """Find a raft group."""
-        return self._tables.raft_groups.get(raft_group)
-
-    def raft_groups(self) -> list[meta_pb2.RaftGroup]:
-        """Return all raft groups by number."""
-        return [row for _, row in sorted(self._tables.raft_groups.items())]
 
     def slot_owner(self, slot: int) -> int:
         """Return the raft group of a slot, or NO_RAFT_GROUP."""
@@ -89,10 +66,6 @@ class ClusterView:
     def slot_move(self, from_raft_group: int) -> meta_pb2.SlotMove | None:
         """Return which slots a raft group is giving up; None: none."""
         return self._tables.slot_moves.get(from_raft_group)
-
-    def slot_moves(self) -> Collection[meta_pb2.SlotMove]:
-        """Return all moves of slots that are under way, in no order."""
-        return self._tables.slot_moves.values()
 
     def topic(self, topic_id: int) -> TopicFacts | None:
         """Find a topic by its id."""
@@ -122,9 +95,8 @@ class ClusterView:
     def apply(self, response: meta_pb2.WatchResponse) -> None:
         """Take in changes (see `follower.MetadataSink`)."""
         self.cluster_id = response.cluster_id or self.cluster_id
-        if not self._reader.apply(response):
+        if not self._take_in(response):
             return
-        self._tables, self.revision = self._reader.tables, self._reader.revision
         if self._tables.moved:
             self._tables.moved = False
             self.version += 1
@@ -132,19 +104,16 @@ class ClusterView:
             self._changed = asyncio.Event()
 
 
-class _Tables:
-    """All rows at one revision, or those of a snapshot that have come so far.
+class _Tables(PlacementTables):
+    """Placement, moved queues, and of topics what storage needs.
 
     Attributes:
         moved: whether a row other than a topic's changed since it was last looked at.
     """
 
     def __init__(self) -> None:
-        self.nodes: dict[str, meta_pb2.Node] = {}
-        self.raft_groups: dict[int, meta_pb2.RaftGroup] = {}
+        super().__init__()
         self.queue_overrides: dict[tuple[int, int], meta_pb2.QueueOverride] = {}
-        self.slots = [NO_RAFT_GROUP] * SLOT_COUNT
-        self.slot_moves: dict[int, meta_pb2.SlotMove] = {}
         self.topics: dict[int, TopicFacts] = {}
         self.topic_ids: dict[tuple[str, str], int] = {}
         self.moved = False
@@ -155,29 +124,15 @@ class _Tables:
 
     def take(self, change: meta_pb2.Change) -> None:
         """Take in one row."""
-        match change.WhichOneof("row"):
-            case "node":
-                put_row(self.nodes, change.node.node_id, change.node, deleted=change.deleted)
-            case "raft_group":
-                row = change.raft_group
-                put_row(self.raft_groups, row.raft_group, row, deleted=change.deleted)
-            case "slots":
-                owner = NO_RAFT_GROUP if change.deleted else change.slots.raft_group
-                first, count = change.slots.first_slot, change.slots.slot_count
-                self.slots[first : first + count] = [owner] * count
-            case "queue_override":
-                override = change.queue_override
-                key = (override.topic_id, override.queue)
-                put_row(self.queue_overrides, key, override, deleted=change.deleted)
-            case "slot_move":
-                move = change.slot_move
-                put_row(self.slot_moves, move.from_raft_group, move, deleted=change.deleted)
-            case "topic":
-                self._take_topic(change.topic, deleted=change.deleted)
-                return
-            case _:
-                return
-        self.moved = True
+        if self.take_placement(change):
+            self.moved = True
+        elif change.HasField("topic"):
+            self._take_topic(change.topic, deleted=change.deleted)
+        elif change.HasField("queue_override"):
+            override = change.queue_override
+            key = (override.topic_id, override.queue)
+            put_row(self.queue_overrides, key, override, deleted=change.deleted)
+            self.moved = True
 
     def _take_topic(self, topic: meta_pb2.Topic, *, deleted: bool) -> None:
         name = (topic.namespace, topic.name)

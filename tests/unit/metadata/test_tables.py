@@ -76,6 +76,32 @@ def test_a_broker_and_a_storage_node_see_the_same_rows_at_the_same_revision() ->
     assert [node.node_id for node in storage.nodes()] == ["a", "b", "c", "e"]
 
 
+def test_both_views_mirror_the_same_placement() -> None:
+    """Raft groups, slots and their moves come, change and go alike, and by number."""
+    broker, storage = MetadataView(), ClusterView()
+    slots = meta_pb2.SlotRange(first_slot=8, slot_count=2, raft_group=2)
+    rows = [
+        meta_pb2.Change(raft_group=meta_pb2.RaftGroup(raft_group=2, broker_name="strata-2")),
+        meta_pb2.Change(raft_group=meta_pb2.RaftGroup(raft_group=1, broker_name="strata-1")),
+        meta_pb2.Change(slots=slots),
+        meta_pb2.Change(slot_move=meta_pb2.SlotMove(from_raft_group=2, slots=[8])),
+        meta_pb2.Change(slot_move=meta_pb2.SlotMove(from_raft_group=1, slots=[3])),
+    ]
+    gone = [meta_pb2.Change(deleted=True), meta_pb2.Change(deleted=True)]
+    gone[0].slot_move.from_raft_group = 1
+    gone[1].slots.CopyFrom(meta_pb2.SlotRange(first_slot=9, slot_count=1, raft_group=2))
+    seen = []
+    for revision, changes in ((1, rows), (2, gone)):
+        response = meta_pb2.WatchResponse(revision=revision, changes=changes)
+        for view in (broker, storage):
+            view.apply(response)
+            groups = [row.broker_name for row in view.raft_groups()]
+            moves = [row.from_raft_group for row in view.slot_moves()]
+            seen.append((groups, list(view.slots())[7:11], moves))
+    assert seen[0] == seen[1] == (["strata-1", "strata-2"], [0, 2, 2, 0], [1, 2])
+    assert seen[2] == seen[3] == (["strata-1", "strata-2"], [0, 2, 0, 0], [2])
+
+
 def test_topics_alone_move_nothing_and_a_snapshot_always_does() -> None:
     """The version of a storage node's view tells those who wait for placement to change."""
     view = ClusterView()

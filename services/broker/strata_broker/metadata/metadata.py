@@ -12,14 +12,15 @@ metadata has the move.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from zlib import crc32
 
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.metadata.access_rows import AccessRows
 from strata_broker.metadata.tables import Home, MetadataTables, Name, TopicRow
-from strata_metadata.tables import NO_RAFT_GROUP, TablesReader
+from strata_metadata.placement import PlacementView
+from strata_metadata.tables import NO_RAFT_GROUP
 from strata_mq.slots import SLOT_COUNT
 
 __all__ = ["LEADER_CHOOSES", "NO_RAFT_GROUP", "Home", "MetadataView", "Name", "TopicRow"]
@@ -28,16 +29,14 @@ LEADER_CHOOSES = -1
 """Queue number of messages that may take any queue the raft group's slots give it (rule 23)."""
 
 
-class MetadataView:
+class MetadataView(PlacementView[MetadataTables]):
     """See the module docstring. Used on the event loop only."""
 
     def __init__(self) -> None:
-        self.revision = 0
+        super().__init__(MetadataTables)
         # Raised whenever slots, raft groups or nodes change: values derived from them are stale.
         self.placement_version = 0
         self._ready = False
-        self._reader = TablesReader(MetadataTables)
-        self._tables = self._reader.tables
         self._placement_listeners: list[Callable[[], None]] = []
         self._quota_listeners: list[Callable[[], None]] = []
         self._move_listeners: list[Callable[[int], None]] = []
@@ -91,26 +90,6 @@ class MetadataView:
         """Return all limits that were set, in no order."""
         return self._tables.quotas.values()
 
-    def raft_group(self, raft_group: int) -> meta_pb2.RaftGroup | None:
-        """Find a raft group."""
-        return self._tables.raft_groups.get(raft_group)
-
-    def raft_groups(self) -> Sequence[meta_pb2.RaftGroup]:
-        """Return all raft groups by number."""
-        return [row for _, row in sorted(self._tables.raft_groups.items())]
-
-    def node(self, node_id: str) -> meta_pb2.Node | None:
-        """Find a node."""
-        return self._tables.nodes.get(node_id)
-
-    def nodes(self, kind: meta_pb2.NodeKind.ValueType | None = None) -> list[meta_pb2.Node]:
-        """Return the nodes of a kind (None: all) by id."""
-        return [
-            node
-            for _, node in sorted(self._tables.nodes.items())
-            if kind is None or node.kind == kind
-        ]
-
     def pending_drops(self) -> list[meta_pb2.Tombstone]:
         """Return deleted things that are not dropped everywhere yet, in no order."""
         return list(self._tables.tombstones.values())
@@ -127,14 +106,6 @@ class MetadataView:
     def slot_owner(self, topic: TopicRow, queue: int) -> int:
         """Return the raft group of a queue's slot."""
         return self._tables.slots[(topic.slot_base + queue) % SLOT_COUNT]
-
-    def slots(self) -> Sequence[int]:
-        """Return the raft group of each slot."""
-        return self._tables.slots
-
-    def slot_moves(self) -> list[meta_pb2.SlotMove]:
-        """Return the slots that are moving, by the raft group that gives them up."""
-        return [row for _, row in sorted(self._tables.slot_moves.items())]
 
     def is_any(self, topic: TopicRow, raft_group: int, queue: int) -> bool:
         """Whether "any queue" of a topic in a raft group includes this queue.
@@ -240,9 +211,8 @@ class MetadataView:
 
     def apply(self, response: meta_pb2.WatchResponse) -> None:
         """Apply one event of the watch (see `follower.MetadataSink`)."""
-        if not self._reader.apply(response):
+        if not self._take_in(response):
             return
-        self._tables, self.revision = self._reader.tables, self._reader.revision
         self._ready = True
         self._tell()
         self._wake_waiters()

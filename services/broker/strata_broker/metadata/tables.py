@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from strata.meta.v1 import meta_pb2
 from strata_broker.metadata.access_rows import AccessRows
+from strata_metadata.placement import PlacementTables
 from strata_metadata.tables import NO_RAFT_GROUP, copy_row, put_row
 from strata_mq.requests import is_own_consumer_group, is_table_topic
-from strata_mq.slots import SLOT_COUNT
 
 Name = tuple[str, str]
 """(namespace, name)."""
@@ -92,37 +92,31 @@ class TopicRow:
         return meta_pb2.Topic.FromString(self.row)
 
 
-class MetadataTables:
+class MetadataTables(PlacementTables):
     """All rows at one revision, or the rows of a snapshot that have arrived so far.
 
     Attributes:
         topics, topics_by_id: the same rows.
         rehashing: topics whose message groups may be where an older queue count put them, by id.
-        consumer_groups, raft_groups, nodes: by their keys.
+        consumer_groups: by their names.
         tombstones: those that are not done; the nameserver bounds their number.
-        slots: raft group of each slot.
-        slot_moves: by the raft group that gives up slots.
         quotas: by namespace and topic.
         access: users, policies and cluster keys.
         topic_counts, consumer_group_counts: rows by namespace without those of StrataMQ itself: no
             dead-letter topics, no consumer groups for redrives and given-up transactions.
         new_consumer_groups: names of consumer groups whose rows came or went since they were taken.
         new_moves: topics of which a queue moved since.
-        new_slots: slots that got another owner since.
         new_quotas: whether a quota changed since.
         new_placement: whether slots, raft groups, nodes or moved queues changed since.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.topics: dict[Name, TopicRow] = {}
         self.topics_by_id: dict[int, TopicRow] = {}
         self.rehashing: dict[int, TopicRow] = {}
         self.consumer_groups: dict[Name, meta_pb2.ConsumerGroup] = {}
-        self.raft_groups: dict[int, meta_pb2.RaftGroup] = {}
-        self.nodes: dict[str, meta_pb2.Node] = {}
         self.tombstones: dict[tuple[int, int], meta_pb2.Tombstone] = {}
-        self.slots = [NO_RAFT_GROUP] * SLOT_COUNT
-        self.slot_moves: dict[int, meta_pb2.SlotMove] = {}
         self.quotas: dict[Name, meta_pb2.Quota] = {}
         self.access = AccessRows()
         self.topic_counts: Counter[str] = Counter()
@@ -134,7 +128,6 @@ class MetadataTables:
         self._learned: dict[tuple[int, int], tuple[int, meta_pb2.Epoch]] = {}
         self.new_consumer_groups: set[Name] = set()
         self.new_moves: set[int] = set()
-        self.new_slots: set[int] = set()
         self.new_quotas = False
         self.new_placement = False
 
@@ -149,23 +142,10 @@ class MetadataTables:
                 self._take_topic(change.topic, deleted=change.deleted)
             case "consumer_group":
                 self._take_consumer_group(change.consumer_group, deleted=change.deleted)
-            case "raft_group":
-                row = change.raft_group
-                put_row(self.raft_groups, row.raft_group, row, deleted=change.deleted)
-                self.new_placement = True
-            case "node":
-                put_row(self.nodes, change.node.node_id, change.node, deleted=change.deleted)
-                self.new_placement = True
-            case "slots":
-                owner = NO_RAFT_GROUP if change.deleted else change.slots.raft_group
-                first, count = change.slots.first_slot, change.slots.slot_count
-                run = range(first, first + count)
-                self.new_slots.update(slot for slot in run if self.slots[slot] != owner)
-                self.slots[first : first + count] = [owner] * count
-                self.new_placement = True
+            case "raft_group" | "node" | "slots":
+                self.new_placement |= self.take_placement(change)
             case "slot_move":
-                move = change.slot_move
-                put_row(self.slot_moves, move.from_raft_group, move, deleted=change.deleted)
+                self.take_placement(change)
             case "tombstone":
                 key = (change.tombstone.kind, change.tombstone.id)
                 done = change.deleted or change.tombstone.done
