@@ -32,7 +32,7 @@ def _names(requirements: list[str]) -> set[str]:
 
 
 def test_the_version_is_written_once() -> None:
-    """Every package reads it from one file; chart and compose file cannot, so they are compared."""
+    """Every package reads it from one file; the others are compared with it."""
     shared = [_project(ROOT / name / "pyproject.toml") for name in (".", "testing")]
     for project in [*shared, *_members()]:
         name = project["project"]["name"]
@@ -43,6 +43,10 @@ def test_the_version_is_written_once() -> None:
         )
     chart = (ROOT / "charts/strata/Chart.yaml").read_text()
     assert re.findall(r'^(?:version|appVersion): "?([^"\n]+)"?$', chart, re.M) == [VERSION, VERSION]
+    native = ROOT / "libs/edge/native"
+    assert _project(native / "Cargo.toml")["package"]["version"] == VERSION
+    crates = tomllib.loads((native / "crates.lock").read_text())["package"]
+    assert [each["version"] for each in crates if each["name"] == "strata_edge_native"] == [VERSION]
     compose = (ROOT / "docker-compose.yml").read_text()
     assert set(re.findall(r"image: stratamq/\w+:(\S+)", compose)) == {VERSION}
 
