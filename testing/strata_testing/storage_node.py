@@ -23,7 +23,7 @@ from strata_seglog.ports import Disk
 from strata_state.ports import StateStore
 from strata_storage.base.config import StorageConfig
 from strata_storage.base.hosted import HostedGroup
-from strata_storage.group.plugins import StoragePlugin
+from strata_storage.group.node_plugins import StoragePlugin
 from strata_storage.process.app import NodePlace, NodeStores, Peers, StorageApp, StorageSetup
 from strata_storage.rows.machine import GroupMachine
 from strata_storage.servicers.storage import StorageServicer

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from apache.rocketmq.v2 import definition_pb2
 from strata_cli import messaging
 from strata_cli.client import AdminClient
-from strata_cli.options import CliError
+from strata_cli.errors import CliError
 from strata_cli.views import View
 
 SENT_AT = "strata-bench-sent-at-us"

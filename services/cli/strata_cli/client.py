@@ -24,7 +24,8 @@ import grpc
 
 from apache.rocketmq.v2 import service_pb2_grpc
 from strata.admin.v1 import admin_pb2_grpc
-from strata_cli.options import DEFAULT_ENDPOINT, CliError, Common, UsageError, milliseconds
+from strata_cli.errors import CliError, UsageError
+from strata_cli.options import DEFAULT_ENDPOINT, Common, milliseconds
 from strata_cli.profiles import read_secret
 
 Response = TypeVar("Response")

@@ -9,7 +9,8 @@ from dataclasses import replace
 from strata.admin.v1 import admin_pb2
 from strata_cli.client import connect
 from strata_cli.cluster_views import health_report
-from strata_cli.options import CliError, Common, milliseconds
+from strata_cli.errors import CliError
+from strata_cli.options import Common, milliseconds
 from strata_cli.output import show
 from strata_cli.views import View
 

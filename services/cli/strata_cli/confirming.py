@@ -10,7 +10,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from strata_cli.options import CliError
+from strata_cli.errors import CliError
 
 Yes = Annotated[
     bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask; only a terminal is asked.")

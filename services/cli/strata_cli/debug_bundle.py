@@ -25,7 +25,8 @@ from strata.admin.v1 import admin_pb2
 from strata_cli import lags
 from strata_cli.client import AdminClient, connect, secret_key_of
 from strata_cli.cluster_views import cluster_nodes, health_report, health_view
-from strata_cli.options import CliError, Common
+from strata_cli.errors import CliError
+from strata_cli.options import Common
 from strata_cli.redacting import Redactor, secrets_in_toml, secrets_of
 from strata_cli.views import View, group_view, topic_view
 from strata_runtime.errors import StrataError

@@ -15,7 +15,8 @@ from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_cli import lags
 from strata_cli.client import AdminClient
-from strata_cli.options import CliError, UsageError, milliseconds
+from strata_cli.errors import CliError, UsageError
+from strata_cli.options import milliseconds
 from strata_cli.views import View, group_view, topic_view
 
 DEFAULT_QUEUES = 8

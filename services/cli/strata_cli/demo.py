@@ -20,7 +20,8 @@ from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_cli import messaging
 from strata_cli.client import AdminClient, connect
-from strata_cli.options import DEFAULT_ENDPOINT, CliError, Common
+from strata_cli.errors import CliError
+from strata_cli.options import DEFAULT_ENDPOINT, Common
 from strata_cli.views import message_view
 
 TOPIC = "demo"

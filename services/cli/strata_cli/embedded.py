@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from cyclopts import CycloptsError
 
 from strata_cli.client import AdminClient, held
+from strata_cli.errors import UsageError
 from strata_cli.main import app, one_line_of
-from strata_cli.options import UsageError
 from strata_cli.output import captured
 from strata_cli.views import View
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_cli.client import AdminClient
-from strata_cli.options import CliError
+from strata_cli.errors import CliError
 from strata_cli.views import View
 
 PAGE_SIZE = 1_000

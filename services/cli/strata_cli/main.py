@@ -1,7 +1,7 @@
 """The `strata` command: the tree of commands, errors as one line, exit codes.
 
 A command's module is loaded only when it is called, so that `strata topic list` pays neither for
-RocksDB nor for the broker. Exit codes: 0 done, 1 failed, 2 to 5 by kind (options.EXIT_STATUS), 130
+RocksDB nor for the broker. Exit codes: 0 done, 1 failed, 2 to 5 by kind (errors.EXIT_STATUS), 130
 interrupted.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Group
 
-from strata_cli.options import EXIT_STATUS, CliError, UsageError
+from strata_cli.errors import EXIT_STATUS, CliError, UsageError
 from strata_cli.readable import printable
 from strata_runtime.ending import end_process
 from strata_runtime.errors import StrataError, one_line

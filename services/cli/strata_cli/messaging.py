@@ -20,7 +20,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_cli.client import AdminClient, plain
-from strata_cli.options import CliError
+from strata_cli.errors import CliError
 
 Sending = Any
 """A send in flight: grpcio's call, which is a future of a `SendMessageResponse`."""

@@ -9,36 +9,12 @@ from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from strata_runtime.errors import StrataError
+from strata_cli.errors import UsageError
 
 DEFAULT_ENDPOINT = "127.0.0.1:8081"
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-
-
-EXIT_STATUS = {"failed": 1, "usage": 2, "not_found": 3, "refused": 4, "unreachable": 5}
-"""Exit code of each kind of error; a contract (docs/cli.md)."""
-
-
-class CliError(StrataError):
-    """A command failed; the message is the one line that is shown.
-
-    Attributes:
-        code: kind of the error, a key of `EXIT_STATUS`.
-    """
-
-    def __init__(self, message: str, code: str = "failed") -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class UsageError(CliError):
-    """A wrong command line."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, "usage")
-
 
 CONNECTION = Group("Connection", sort_key=1)
 

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal
 
-from strata_cli.options import Common, UsageError
+from strata_cli.errors import UsageError
+from strata_cli.options import Common
 from strata_cli.readable import label, printable, readable
 
 Result = Mapping[str, Any]

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from strata_cli.options import CliError, UsageError
+from strata_cli.errors import CliError, UsageError
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HEADER = re.compile(r"^\s*\[")

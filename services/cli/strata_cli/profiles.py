@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from strata_cli.options import CliError, UsageError
+from strata_cli.errors import CliError, UsageError
 
 _OTHERS_READ = 0o077
 _OTHERS_WRITE = 0o022

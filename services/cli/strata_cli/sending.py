@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from strata_cli import messaging
 from strata_cli.client import AdminClient
-from strata_cli.options import CliError, UsageError
+from strata_cli.errors import CliError, UsageError
 from strata_cli.templates import fields_of, filled
 from strata_cli.views import View
 

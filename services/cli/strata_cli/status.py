@@ -15,7 +15,8 @@ from strata_cli.client import AdminClient, connect
 from strata_cli.cluster_health import EXIT_CODES
 from strata_cli.cluster_health import look as look_at_health
 from strata_cli.cluster_views import node_views
-from strata_cli.options import DEFAULT_ENDPOINT, CliError, Common
+from strata_cli.errors import CliError
+from strata_cli.options import DEFAULT_ENDPOINT, Common
 from strata_cli.output import show
 from strata_cli.readable import printable
 from strata_cli.views import View

@@ -17,7 +17,8 @@ from typing import TypeVar
 
 from strata.admin.v1 import admin_pb2
 from strata_cli.client import AdminClient
-from strata_cli.options import CliError, UsageError, time_ms
+from strata_cli.errors import CliError, UsageError
+from strata_cli.options import time_ms
 from strata_cli.views import View, found_message_view
 
 Answer = TypeVar("Answer")

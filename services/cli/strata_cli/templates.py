@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Mapping
 
-from strata_cli.options import UsageError
+from strata_cli.errors import UsageError
 from strata_cli.readable import printable, readable
 from strata_cli.views import View
 

@@ -15,7 +15,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from strata_cli.options import CliError, Common, UsageError, seconds
+from strata_cli.errors import CliError, UsageError
+from strata_cli.options import Common, seconds
 
 Watch = Annotated[bool, Parameter(name="--watch", negative="", help="Show it until Ctrl-C.")]
 Interval = Annotated[

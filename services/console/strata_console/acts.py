@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from strata_cli.options import UsageError
+from strata_cli.errors import UsageError
 from strata_cli.views import View
 from strata_console.query import positional
 

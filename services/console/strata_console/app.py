@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from strata.admin.v1 import admin_pb2
 from strata_cli.client import CallFailed
 from strata_cli.embedded import run_line
-from strata_cli.options import CliError, UsageError
+from strata_cli.errors import CliError, UsageError
 from strata_cli.processes.console_config import ConsoleSection
 from strata_cli.views import View
 from strata_console import sending

@@ -16,7 +16,7 @@ from typing import Literal
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_cli.client import AdminClient
-from strata_cli.options import CliError
+from strata_cli.errors import CliError
 from strata_cli.processes.console_config import ConsoleSection
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from strata_cli.options import COMMON, Common, UsageError
+from strata_cli.errors import UsageError
+from strata_cli.options import COMMON, Common
 
 DEFAULT_PORT = 8085
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 
 from strata_cli.client import CallFailed
-from strata_cli.options import CliError
+from strata_cli.errors import CliError
 
 STATUS = {"usage": 400, "not_found": 404, "refused": 409, "unreachable": 503, "failed": 502}
 

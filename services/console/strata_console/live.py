@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from strata_cli.client import AdminClient
-from strata_cli.options import CliError
+from strata_cli.errors import CliError
 from strata_cli.processes.console_config import ConsoleSection
 from strata_cli.views import View
 from strata_console.errors import ConsoleError, status_of

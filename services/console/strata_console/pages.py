@@ -13,7 +13,7 @@ from strata.meta.v1 import meta_pb2
 from strata_cli.client import AdminClient, CallFailed
 from strata_cli.cluster_views import health_report, health_view, node_views
 from strata_cli.embedded import run_line
-from strata_cli.options import UsageError
+from strata_cli.errors import UsageError
 from strata_cli.views import (
     View,
     found_message_view,

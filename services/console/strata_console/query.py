@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from strata_cli.options import UsageError
+from strata_cli.errors import UsageError
 
 MAX_TEXT = 4_096
 

@@ -11,7 +11,8 @@ from typing import Any
 from apache.rocketmq.v2 import definition_pb2
 from strata_cli import messaging
 from strata_cli.client import AdminClient
-from strata_cli.options import UsageError, milliseconds, pairs, time_ms
+from strata_cli.errors import UsageError
+from strata_cli.options import milliseconds, pairs, time_ms
 from strata_cli.views import View
 from strata_console.acts import Act
 

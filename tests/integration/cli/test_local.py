@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from strata_cli.errors import CliError
 from strata_cli.local.cluster import LocalCluster, Timeouts
 from strata_cli.local.plan import ClusterPlan, Member, free_ports, save
-from strata_cli.options import CliError
 
 TIMEOUTS = Timeouts(start_s=20.0, stop_s=10.0)
 STRATA = (sys.executable, "-m", "strata_cli.main")

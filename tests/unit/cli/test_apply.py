@@ -14,8 +14,9 @@ import yaml
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_cli.declared import duration, read_entries
+from strata_cli.errors import UsageError
 from strata_cli.main import run
-from strata_cli.options import UsageError, milliseconds
+from strata_cli.options import milliseconds
 from strata_cli.reference import JSON_KEYS
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from strata_cli.errors import EXIT_STATUS
 from strata_cli.main import app, run
-from strata_cli.options import EXIT_STATUS, Common
+from strata_cli.options import Common
 from strata_cli.output import show
 from strata_cli.reference import JSON_KEYS, commands, render
 

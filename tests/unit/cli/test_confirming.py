@@ -7,7 +7,7 @@ import io
 import pytest
 
 from strata_cli.confirming import confirm
-from strata_cli.options import CliError
+from strata_cli.errors import CliError
 
 
 class Terminal(io.StringIO):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from strata_cli.commands import local
+from strata_cli.errors import CliError
 from strata_cli.local.plan import (
     ClusterPlan,
     Member,
@@ -21,7 +22,6 @@ from strata_cli.local.plan import (
     new_plan,
     save,
 )
-from strata_cli.options import CliError
 
 
 def ports() -> Iterator[int]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from strata_cli.options import CliError, milliseconds, numbers, pairs, time_ms
+from strata_cli.errors import CliError
+from strata_cli.options import milliseconds, numbers, pairs, time_ms
 
 
 @pytest.mark.parametrize(

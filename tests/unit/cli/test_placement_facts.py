@@ -17,7 +17,7 @@ from strata_cli.commands.placement_facts import (
     placed_queues,
     window_batches,
 )
-from strata_cli.options import CliError
+from strata_cli.errors import CliError
 from strata_placement.outlook import expect
 from strata_placement.plan import MoveQueue
 from strata_placement.planner import PlannerOptions, Source, make_plan

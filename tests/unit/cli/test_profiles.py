@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from strata_cli.client import AdminClient
-from strata_cli.options import CliError, Common, UsageError
+from strata_cli.errors import CliError, UsageError
+from strata_cli.options import Common
 from strata_cli.profiles import profiles_file
 
 PROFILES = """

@@ -15,7 +15,7 @@ from strata_cli.commands.read_replicas import (
     next_change,
     set_read_replicas,
 )
-from strata_cli.options import CliError
+from strata_cli.errors import CliError
 
 LOADS = {"a": 9.0, "b": 1.0, "c": 5.0, "d": 7.0, "e": 2.0, "f": 3.0}
 

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from strata_cli.client import plain, with_port
-from strata_cli.options import CliError, Common
+from strata_cli.errors import CliError
+from strata_cli.options import Common
 from strata_cli.output import show
 from strata_cli.readable import readable, topic_name
 

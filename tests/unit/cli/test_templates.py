@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from strata_cli.options import UsageError
+from strata_cli.errors import UsageError
 from strata_cli.templates import Format, fields_of, filled, line_of
 
 

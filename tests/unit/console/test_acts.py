@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from strata_cli.errors import UsageError
 from strata_cli.main import app
-from strata_cli.options import UsageError
 from strata_console import sending
 from strata_console.act_table import ACTS
 from strata_console.acts import Act, Field

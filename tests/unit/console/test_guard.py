@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from strata_cli.options import CliError
+from strata_cli.errors import CliError
 from strata_cli.processes.console_config import ConsoleSection
 from strata_cli.processes.console_port import check_console, reachable
 from strata_console.errors import status_of

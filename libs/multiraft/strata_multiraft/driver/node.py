@@ -37,9 +37,10 @@ from strata_multiraft.driver.liveness_port import Liveness, NoLiveness
 from strata_multiraft.driver.opening import Opener
 from strata_multiraft.driver.outbox import Outbox
 from strata_multiraft.driver.replica_gauges import observe_replicas
+from strata_multiraft.driver.roomier_leaders import better_led_elsewhere
 from strata_multiraft.driver.ticker import Ticker
 from strata_multiraft.driver.write_loop import Writer
-from strata_multiraft.replica.disk_marks import DiskMarks, better_led_elsewhere
+from strata_multiraft.replica.disk_marks import DiskMarks
 from strata_multiraft.replica.replica import Replica, ReplicaSpec
 from strata_multiraft.replica.writes import BeforeEnd, Write, as_write, nothing, removed_frame
 from strata_multiraft.snapshots.installs import Installs

@@ -6,14 +6,10 @@ everything. Followers report their marks; a leader obeys the worst mark that its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from strata_multiraft.base.ports import NodeOf
-from strata_raft import Configuration, Role
-
-if TYPE_CHECKING:
-    from strata_multiraft.replica.replica import Replica
+from strata_raft import Configuration
 
 MARK_FULL = 3
 
@@ -60,18 +56,3 @@ class DiskMarks:
             self.own if voter == own_replica_id else self.of_replica(voter) for voter in voters
         )
         return marks[len(marks) // 2] if marks else 0
-
-
-def better_led_elsewhere(
-    replicas: Iterable[Replica], marks: DiskMarks
-) -> list[tuple[Replica, int]]:
-    """Return leaders here with a replica that has more room: (leader, that replica's id)."""
-    if not marks.own:
-        return []
-    leaders = [each for each in replicas if each.role is Role.LEADER and not each.is_handing_over]
-    successors = [(leader, leader.successor()) for leader in leaders]
-    return [
-        (leader, successor)
-        for leader, successor in successors
-        if successor and marks.of_replica(successor) < marks.own
-    ]

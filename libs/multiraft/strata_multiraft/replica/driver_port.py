@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, TypeVar
 
 from strata_multiraft.base.in_flight import InFlightLimits
 from strata_multiraft.base.options import MultiRaftOptions
@@ -13,25 +13,32 @@ from strata_raft import Effects
 from strata_runtime.clock import Clock
 from strata_seglog.frames import Frame
 
-if TYPE_CHECKING:
-    from strata_multiraft.replica.replica import Replica
+ReplicaT = TypeVar("ReplicaT", contravariant=True)
 
 
-class Driver(Protocol):
-    """The part of the driver that a replica needs."""
+class DriverFacts(Protocol):
+    """A driver's knowledge of the nodes: limits, clocks and disks."""
 
-    in_flight: InFlightLimits
     options: MultiRaftOptions
     marks: DiskMarks
     clock: Clock
 
-    def work_queued(self, replica: Replica) -> None:
+    def may_lead(self, replica_id: int) -> bool:
+        """Tell whether a replica's node may be given a leadership."""
+
+
+class Driver(DriverFacts, Protocol[ReplicaT]):
+    """The part of the driver that a replica needs; the replica says of which class it is."""
+
+    in_flight: InFlightLimits
+
+    def work_queued(self, replica: ReplicaT) -> None:
         """See to it that the replica's queued proposals and reads are stepped soon."""
 
-    def entries_ready(self, replica: Replica) -> None:
+    def entries_ready(self, replica: ReplicaT) -> None:
         """See to it that the replica's committed entries are applied soon."""
 
-    def perform(self, replica: Replica, effects: Effects) -> None:
+    def perform(self, replica: ReplicaT, effects: Effects) -> None:
         """Do the effects of a step."""
 
     def end_turn(self) -> None:
@@ -46,8 +53,5 @@ class Driver(Protocol):
     def is_disk_full(self) -> bool:
         """Tell whether the log had no room a moment ago."""
 
-    def may_lead(self, replica_id: int) -> bool:
-        """Tell whether a replica's node may be given a leadership."""
-
-    def give_up_leadership(self, replica: Replica) -> None:
+    def give_up_leadership(self, replica: ReplicaT) -> None:
         """See to it that a leader that can decide nothing any more is followed by another."""

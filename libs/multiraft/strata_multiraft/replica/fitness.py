@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from strata_multiraft.replica.commit_history import CommitHistory
-from strata_multiraft.replica.driver_port import Driver
+from strata_multiraft.replica.driver_port import DriverFacts
 from strata_multiraft.replica.membership_calls import best_successor
 from strata_raft import RawNode
 from strata_raft.progress import ProgressState
@@ -26,7 +26,7 @@ class Fitness:
 
     __slots__ = ("_commit_at_last_tick", "_commit_at_tick", "_driver", "_node", "commits")
 
-    def __init__(self, node: Callable[[], RawNode], driver: Driver, commit_index: int) -> None:
+    def __init__(self, node: Callable[[], RawNode], driver: DriverFacts, commit_index: int) -> None:
         self._node = node
         self._driver = driver
         self.commits = CommitHistory(driver.clock, driver.options.fit_lag_ms, commit_index)

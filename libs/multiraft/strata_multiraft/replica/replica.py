@@ -78,7 +78,7 @@ class Replica:
         node: RawNode,
         *,
         stored: StoredLog,
-        driver: Driver,
+        driver: Driver[Replica],
         damage: str,
         snapshots: SnapshotStore | None = None,
     ) -> None:

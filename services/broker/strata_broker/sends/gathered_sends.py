@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
@@ -24,6 +24,7 @@ from strata_broker.metadata.metadata import LEADER_CHOOSES, MetadataView, Name, 
 from strata_broker.metadata.quotas import Quotas
 from strata_broker.sends.outgoing import MessagePreparer, ParsedSend
 from strata_broker.sends.pending_send import SEND, PendingSend, held_bytes
+from strata_broker.sends.send_owner import SendOwner
 from strata_broker.storage_client.earlier_sends import EarlierSends
 from strata_edge.ports import HotCall
 from strata_mq.layout import OutgoingMessage, PartKey
@@ -31,14 +32,18 @@ from strata_mq.requests import RequestError
 from strata_mq.slots import rendezvous
 from strata_runtime.tasks import RequestTasks
 
-if TYPE_CHECKING:
-    from strata_broker.sends.send import Sender
-
 _TELL = "tell a sender"
 # An entry that is settled in parts keeps the bytes of all of its messages until the last part.
 _MAX_ENTRY_BYTES = 256 * 1024
 # Sends whose deadlines are so close have one: the earliest.
 _DEADLINES_PER_S = 100
+
+
+class GatheringOwner(SendOwner, Protocol):
+    """The part of `Sender` that gathered sends need."""
+
+    def stage_alone(self, pending: PendingSend) -> None:
+        """Stage or refuse a send that was gathered."""
 
 
 class GatheredSends:
@@ -55,7 +60,7 @@ class GatheredSends:
 
     def __init__(
         self,
-        sender: Sender,
+        sender: GatheringOwner,
         view: MetadataView,
         preparer: MessagePreparer,
         *,
@@ -176,7 +181,7 @@ class _Entry:
 
     def __init__(
         self,
-        sender: Sender,
+        sender: SendOwner,
         topic: TopicRow,
         raft_group: int,
         *,

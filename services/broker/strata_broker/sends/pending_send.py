@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.storage.v1 import storage_pb2
@@ -21,14 +20,12 @@ from strata_broker.clients.provision import topic_not_found
 from strata_broker.metadata.metadata import TopicRow
 from strata_broker.sends.outgoing import part_kind, with_transaction_id
 from strata_broker.sends.searches import MOVED_PAUSE_S, Destination, Search
+from strata_broker.sends.send_owner import SendOwner
 from strata_broker.storage_client.earlier_sends import EarlierSends
 from strata_edge.ports import HotCall
 from strata_mq.layout import OutgoingMessage, PartKey, PartKind
 from strata_mq.requests import Code, PendingHandle, RequestError
 from strata_runtime.tracing import Span
-
-if TYPE_CHECKING:
-    from strata_broker.sends.send import Sender
 
 SEND = "SendMessage"
 
@@ -57,7 +54,7 @@ class PendingSend:
 
     def __init__(
         self,
-        sender: Sender,
+        sender: SendOwner,
         call: HotCall,
         message_ids: Sequence[str],
         *,

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from strata_cli.confirming import DryRun
-from strata_cli.options import COMMON, CliError, Common, UsageError
+from strata_cli.errors import CliError, UsageError
+from strata_cli.options import COMMON, Common
 from strata_cli.output import show, write_document
 from strata_cli.readable import readable
 

@@ -9,7 +9,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from strata_cli.options import COMMON, Common, UsageError, seconds
+from strata_cli.errors import UsageError
+from strata_cli.options import COMMON, Common, seconds
 from strata_cli.output import show
 from strata_cli.views import View
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from strata_cli.options import COMMON, Common, UsageError
+from strata_cli.errors import UsageError
+from strata_cli.options import COMMON, Common
 from strata_cli.output import show
 
 app = App(name="cert", help="Certificates of a cluster; needs no server.")

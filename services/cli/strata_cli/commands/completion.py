@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from strata_cli.options import COMMON, CliError, Common, Unused, UsageError
+from strata_cli.errors import CliError, UsageError
+from strata_cli.options import COMMON, Common, Unused
 from strata_cli.output import show
 
 Shell = Literal["bash", "zsh", "fish"]

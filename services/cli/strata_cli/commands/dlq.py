@@ -11,7 +11,8 @@ from cyclopts import App, Parameter
 
 from strata.admin.v1 import admin_pb2
 from strata_cli.client import AdminClient, connect
-from strata_cli.options import COMMON, CliError, Common, UsageError
+from strata_cli.errors import CliError, UsageError
+from strata_cli.options import COMMON, Common
 from strata_cli.output import show
 from strata_cli.views import View, dead_letter_topic_view, dead_letter_view, redriven_view
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from strata_cli.options import COMMON, CliError, Common, milliseconds
+from strata_cli.errors import CliError
+from strata_cli.options import COMMON, Common, milliseconds
 from strata_cli.output import show
 from strata_cli.views import View
 

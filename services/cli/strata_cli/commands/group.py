@@ -13,7 +13,8 @@ from strata.meta.v1 import meta_pb2
 from strata_cli import lags
 from strata_cli.client import AdminClient, connect
 from strata_cli.confirming import DryRun, Yes, confirm
-from strata_cli.options import COMMON, CliError, Common, UsageError, numbers, time_ms
+from strata_cli.errors import CliError, UsageError
+from strata_cli.options import COMMON, Common, numbers, time_ms
 from strata_cli.output import show
 from strata_cli.views import View, group_view, lag_view, member_view
 from strata_cli.watching import INTERVAL, Interval, Watch, look

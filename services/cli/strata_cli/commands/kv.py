@@ -17,7 +17,8 @@ from cyclopts import App, Parameter
 from strata_cli.client import connect
 from strata_cli.commands.kv_files import reading, writing
 from strata_cli.confirming import DryRun, Yes, confirm
-from strata_cli.options import COMMON, EXIT_STATUS, CliError, Common, UsageError, milliseconds
+from strata_cli.errors import EXIT_STATUS, CliError, UsageError
+from strata_cli.options import COMMON, Common, milliseconds
 from strata_cli.output import show, write_document
 from strata_kv.client import KvClient, Table
 from strata_kv.errors import KvError, KvNotLoadedError

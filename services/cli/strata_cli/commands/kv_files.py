@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from strata_cli.options import CliError
+from strata_cli.errors import CliError
 
 _PART_BYTES = 8 * 1024 * 1024
 

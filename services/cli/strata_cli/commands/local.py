@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from strata_cli.errors import UsageError
 from strata_cli.local.cluster import LocalCluster, Timeouts
 from strata_cli.local.plan import (
     FORWARDER,
@@ -27,7 +28,7 @@ from strata_cli.local.plan import (
 )
 from strata_cli.local.readiness import NotReadyError
 from strata_cli.local.serving import keys_of, wait_until_served
-from strata_cli.options import COMMON, Common, UsageError, milliseconds, process_count_of
+from strata_cli.options import COMMON, Common, milliseconds, process_count_of
 from strata_cli.output import show
 from strata_runtime.cores import usable_cores
 

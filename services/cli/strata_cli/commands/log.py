@@ -12,7 +12,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from strata_cli.options import COMMON, CliError, Common
+from strata_cli.errors import CliError
+from strata_cli.options import COMMON, Common
 from strata_cli.output import show, write_document
 from strata_cli.progress import progress
 from strata_cli.views import View

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from strata_cli.options import CliError
+from strata_cli.errors import CliError
 from strata_cli.processes.data_folder import DataFolderError, locked
 from strata_cli.views import View
 from strata_seglog.errors import LogError

@@ -19,7 +19,8 @@ from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata_cli import messaging, sending
 from strata_cli.client import connect
-from strata_cli.options import COMMON, Common, UsageError, milliseconds, pairs, time_ms
+from strata_cli.errors import UsageError
+from strata_cli.options import COMMON, Common, milliseconds, pairs, time_ms
 from strata_cli.output import MessagePrinter, show
 from strata_cli.tailing import TailRequest, check_begin, read
 from strata_cli.views import View, found_message_view, message_view, trace_view

@@ -14,7 +14,8 @@ from strata.meta.v1 import meta_pb2
 from strata_cli.client import AdminClient, connect
 from strata_cli.cluster_views import node_view, node_views, replica_view
 from strata_cli.confirming import DryRun, Yes, confirm
-from strata_cli.options import COMMON, CliError, Common, UsageError, seconds
+from strata_cli.errors import CliError, UsageError
+from strata_cli.options import COMMON, Common, seconds
 from strata_cli.output import show
 from strata_cli.progress import progress
 from strata_cli.views import View

@@ -17,7 +17,8 @@ from strata.meta.v1 import meta_pb2
 from strata_cli.client import AdminClient, connect
 from strata_cli.commands.placement_facts import cluster_model, measure, placed_queues
 from strata_cli.commands.placement_views import loads_view, plan_view, summary_view
-from strata_cli.options import COMMON, CliError, Common, milliseconds
+from strata_cli.errors import CliError
+from strata_cli.options import COMMON, Common, milliseconds
 from strata_cli.output import show
 from strata_cli.progress import progress
 from strata_placement.backtest import BacktestOptions, run_backtest

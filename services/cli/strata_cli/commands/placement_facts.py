@@ -15,7 +15,7 @@ from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_cli.client import AdminClient
-from strata_cli.options import CliError
+from strata_cli.errors import CliError
 from strata_placement.cluster import BrokerModel, ClusterModel, GroupModel, NodeModel
 from strata_placement.outlook import Expectation
 from strata_placement.series import LoadSeries, load_series, quantile

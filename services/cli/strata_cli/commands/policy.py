@@ -13,7 +13,8 @@ from strata.meta.v1 import meta_pb2
 from strata_cli.access_views import policy_view
 from strata_cli.client import AdminClient, connect
 from strata_cli.confirming import Yes, confirm
-from strata_cli.options import COMMON, CliError, Common
+from strata_cli.errors import CliError
+from strata_cli.options import COMMON, Common
 from strata_cli.output import show
 from strata_cli.views import View
 

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from strata_cli.options import COMMON, CliError, Unused, milliseconds
+from strata_cli.errors import CliError
+from strata_cli.options import COMMON, Unused, milliseconds
 
 _MAX_BYTES = 1024 * 1024
 _MAX_SHOWN = 3

@@ -9,7 +9,8 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from strata_cli.confirming import Yes, confirm
-from strata_cli.options import COMMON, CliError, Common, UsageError
+from strata_cli.errors import CliError, UsageError
+from strata_cli.options import COMMON, Common
 from strata_cli.output import show
 from strata_cli.profile_file import put_profile, read_profiles, remove_profile
 from strata_cli.profiles import profiles_file

@@ -12,7 +12,8 @@ from cyclopts import App, Parameter
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_cli.client import connect
-from strata_cli.options import COMMON, Common, UsageError
+from strata_cli.errors import UsageError
+from strata_cli.options import COMMON, Common
 from strata_cli.output import show
 from strata_cli.views import View
 

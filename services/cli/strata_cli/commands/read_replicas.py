@@ -16,7 +16,7 @@ import grpc
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_cli.client import AdminClient, CallFailed
-from strata_cli.options import CliError
+from strata_cli.errors import CliError
 
 _POLL_S = 0.2
 _STILL_CHANGING = grpc.StatusCode.FAILED_PRECONDITION

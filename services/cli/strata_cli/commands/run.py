@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
 
-from strata_cli.options import COMMON, Unused, UsageError, process_count_of
+from strata_cli.errors import UsageError
+from strata_cli.options import COMMON, Unused, process_count_of
 
 if TYPE_CHECKING:
     from strata_cli.processes.cluster_config import ClusterConfig

@@ -12,7 +12,8 @@ from cyclopts import App, Parameter
 from strata.admin.v1 import admin_pb2
 from strata_cli.client import AdminClient, connect
 from strata_cli.cluster_views import slots_view
-from strata_cli.options import COMMON, CliError, Common
+from strata_cli.errors import CliError
+from strata_cli.options import COMMON, Common
 from strata_cli.output import show
 
 _POLL_S = 0.1

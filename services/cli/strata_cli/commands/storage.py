@@ -10,7 +10,8 @@ from pathlib import Path
 from cyclopts import App
 
 from strata_cli.commands.run import storage
-from strata_cli.options import COMMON, CliError, Common
+from strata_cli.errors import CliError
+from strata_cli.options import COMMON, Common
 from strata_cli.output import show
 from strata_cli.views import View
 

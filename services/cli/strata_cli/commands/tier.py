@@ -17,7 +17,8 @@ from typing import Annotated, Any, TypeVar
 from cyclopts import Parameter
 
 from strata_cli.commands import tier_restore
-from strata_cli.options import COMMON, CliError, Common
+from strata_cli.errors import CliError
+from strata_cli.options import COMMON, Common
 from strata_cli.output import show
 from strata_cli.progress import progress
 from strata_cli.readable import size, topic_name

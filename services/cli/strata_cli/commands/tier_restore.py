@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from strata.meta.v1 import command_pb2, meta_pb2
-from strata_cli.options import CliError
+from strata_cli.errors import CliError
 from strata_cli.processes.data_folder import DataFolder, FolderRole, Identity
 from strata_mq.layout import AppliedRow, RowKind
 from strata_multiraft.replica import as_frame, void_frame

@@ -15,7 +15,8 @@ from strata_cli import lags
 from strata_cli.client import connect
 from strata_cli.commands.read_replicas import set_read_replicas
 from strata_cli.confirming import DryRun, Yes, confirm
-from strata_cli.options import COMMON, CliError, Common, UsageError, milliseconds, pairs
+from strata_cli.errors import CliError, UsageError
+from strata_cli.options import COMMON, Common, milliseconds, pairs
 from strata_cli.output import show
 from strata_cli.views import View, queue_status_view, topic_view
 from strata_cli.watching import INTERVAL, Interval, Watch, interval_s_of, look

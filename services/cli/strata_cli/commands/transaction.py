@@ -11,7 +11,8 @@ from cyclopts import App, Parameter
 from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata_cli.client import connect
-from strata_cli.options import COMMON, Common, UsageError
+from strata_cli.errors import UsageError
+from strata_cli.options import COMMON, Common
 from strata_cli.output import show
 from strata_cli.views import View, message_view
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from shutil import rmtree
 from typing import TypedDict
 
+from strata_cli.errors import CliError
 from strata_cli.local.certificates import give_certificate
 from strata_cli.local.plan import (
     BROKERS,
@@ -35,7 +36,6 @@ from strata_cli.local.plan import (
 )
 from strata_cli.local.processes import Process, State
 from strata_cli.local.readiness import wait_until_ready
-from strata_cli.options import CliError
 from strata_cli.processes.data_folder import IDENTITY_FILE
 from strata_runtime.listening import ListenError, check_free
 

@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Literal, Self
 
-from strata_cli.options import CliError
+from strata_cli.errors import CliError
 from strata_runtime.errors import StrataError
 
 Role = Literal["nameserver", "storage", "broker", "forwarder"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
+from strata_cli.errors import CliError
 from strata_cli.local.processes import Process
-from strata_cli.options import CliError
 
 TAIL_BYTES = 4_000
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from strata.admin.v1 import admin_pb2
 from strata_cli.client import connect
-from strata_cli.options import CliError, Common
+from strata_cli.errors import CliError
+from strata_cli.options import Common
 
 _CALL_TIMEOUT = "2s"
 _POLL_S = 0.1

@@ -10,7 +10,8 @@ from typing import TypeVar
 from strata.admin.v1 import admin_pb2
 from strata_cli.client import AdminClient
 from strata_cli.commands.placement_facts import PAGE_SIZE, window_batches
-from strata_cli.options import CliError, Common
+from strata_cli.errors import CliError
+from strata_cli.options import Common
 from strata_cli.processes.cluster_config import ClusterConfig
 from strata_cli.processes.ready_line import ReadyLine
 from strata_placement.autoscaling.follower import Parts

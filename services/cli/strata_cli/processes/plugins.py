@@ -10,7 +10,7 @@ from strata_runtime.errors import ConfigError
 if TYPE_CHECKING:
     from strata_broker.servicers.plugins import BrokerPlugin
     from strata_storage.base.config import StorageConfig
-    from strata_storage.group.plugins import StoragePlugin
+    from strata_storage.group.node_plugins import StoragePlugin
 
 KV = "kv"
 _NAMES = (KV,)

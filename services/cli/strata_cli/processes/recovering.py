@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from strata_cli.options import CliError, UsageError
+from strata_cli.errors import CliError, UsageError
 from strata_cli.processes.data_folder import (
     DataFolderError,
     FolderRole,

@@ -29,7 +29,7 @@ from strata_state.ports import StateStore
 from strata_storage.base.config import EngineOptions
 from strata_storage.base.disk_guard import DiskGuard, DiskMark
 from strata_storage.base.errors import Refused
-from strata_storage.group.plugins import GroupPlugin, StoragePlugin
+from strata_storage.group.plugins import GroupPlugin, OpensGroups
 from strata_storage.leading.appends.append import Sealing
 from strata_storage.leading.leader import GroupLeader
 from strata_storage.leading.pending.pending import PendingPorts
@@ -109,7 +109,7 @@ class GroupEngine:
         leaders: LeaderMeans,
         options: EngineOptions,
         on_role: Callable[[int, bool], None],
-        plugins: Sequence[StoragePlugin] = (),
+        plugins: Sequence[OpensGroups] = (),
     ) -> None:
         self.raft_group = raft_group
         self.replica_id = replica_id
@@ -139,7 +139,7 @@ class GroupEngine:
         self._replica: LeaderReplica | None = None
         self._plugins = [self._use(plugin) for plugin in plugins]
 
-    def _use(self, plugin: StoragePlugin) -> GroupPlugin:
+    def _use(self, plugin: OpensGroups) -> GroupPlugin:
         group, machine = plugin.group(self.machine), self.machine
         machine.plugins.add(plugin.command_kinds, group)
         applied_index = machine.applied_index()

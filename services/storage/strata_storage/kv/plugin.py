@@ -20,7 +20,7 @@ from strata_runtime.metrics import Counter, Metrics
 from strata_runtime.tasks import Tasks
 from strata_state.ports import StateError
 from strata_storage.base.errors import Refused
-from strata_storage.group.plugins import PluginNode
+from strata_storage.group.node_plugins import PluginNode
 from strata_storage.group.refusals import Refusals
 from strata_storage.kv.group import KvGroup
 from strata_storage.kv.metrics import METRICS

@@ -22,7 +22,7 @@ from strata_runtime.metrics import Metrics
 from strata_storage.base.disk_guard import DiskMark
 from strata_storage.base.errors import Refused
 from strata_storage.group.engine import GroupEngine
-from strata_storage.group.plugins import PluginNode
+from strata_storage.group.node_plugins import PluginNode
 from strata_storage.group.translation import topic_of
 from strata_storage.kv.group import KvGroup
 from strata_storage.kv.options import KvOptions

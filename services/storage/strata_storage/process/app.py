@@ -43,7 +43,7 @@ from strata_storage.base.node_runtime import NodeRuntime
 from strata_storage.base.removed_replicas import RemovedReplicas
 from strata_storage.base.replaying import until_led
 from strata_storage.cluster.node_health import NodeHealth
-from strata_storage.group.plugins import StoragePlugin
+from strata_storage.group.node_plugins import StoragePlugin
 from strata_storage.group.refusals import Refusals
 from strata_storage.leading.pending.forwarding import QueueForwarder
 from strata_storage.process.metrics import METRICS

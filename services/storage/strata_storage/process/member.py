@@ -57,7 +57,7 @@ from strata_storage.cluster.queue_moves import QueueMoveOptions, QueueMoves
 from strata_storage.cluster.reconciler import Reconciler, ReconcilerOptions
 from strata_storage.cluster.slot_moves import SlotMoveOptions, SlotMoves
 from strata_storage.cluster.slot_plan import grants_of
-from strata_storage.group.plugins import StoragePlugin
+from strata_storage.group.node_plugins import StoragePlugin
 from strata_storage.leading.pending.forwarding import Forwarding
 from strata_storage.process.app import NodePlace, NodeStores, Peers, StorageApp, StorageSetup
 from strata_storage.process.servers import Servers

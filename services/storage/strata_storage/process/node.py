@@ -33,7 +33,7 @@ from strata_storage.base.node_data import NodeData
 from strata_storage.base.node_runtime import NodeRuntime
 from strata_storage.cluster.removals import Removals
 from strata_storage.group.engine import EngineRows, GroupEngine, LeaderMeans
-from strata_storage.group.plugins import StoragePlugin
+from strata_storage.group.node_plugins import StoragePlugin
 from strata_storage.group.status import replica_status
 from strata_storage.leading.known_brokers import KnownBrokers
 from strata_storage.leading.leader import GroupLeader
