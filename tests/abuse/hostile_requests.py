@@ -387,6 +387,7 @@ async def test_large_attempt_ids(node: Standalone, stub: Any) -> None:
             assert code not in ("UNKNOWN", "INTERNAL", "INTERNAL_SERVER_ERROR"), code
 
 
+@pytest.mark.timeout(300)
 async def test_random_consumer_groups(node: Standalone, stub: Any) -> None:
     """Consumer groups that nobody made do not fill the metadata."""
     async with witnessed(node):

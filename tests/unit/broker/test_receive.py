@@ -60,9 +60,12 @@ async def test_an_unknown_consumer_group_is_made_once_on_first_receive(
 
 
 async def test_receives_that_wait_share_a_limit_of_bytes(
-    client: Client, storage: FakeStorage
+    client: Client, app: BrokerApp, meta: FakeMeta, storage: FakeStorage
 ) -> None:
     """Answered at once, many receives must not fill the memory: most ask for places only."""
+    for number in range(64):
+        meta.add_group(meta_pb2.ConsumerGroup(name=f"g{number}"))
+    await until(lambda: app.view.consumer_group("", "g63"))
     storage.pop_gate = asyncio.Event()
     calls = [client.begin_receive("orders", f"g{number}", polling_s=0) for number in range(64)]
     await until(lambda: storage.count("Pop") >= 64)
