@@ -18,6 +18,7 @@ from strata.admin.v1 import admin_pb2, admin_pb2_grpc
 from strata_testing import NotYet, until_blocking
 from tests.e2e.client import SHORT_TIMES
 from tests.e2e.leftovers import free_disk
+from tests.parts.commands import strata
 
 STRATA = Path(sys.executable).with_name("strata")
 UP_TIMEOUT_S = 240.0
@@ -28,6 +29,7 @@ POLL_S = 0.1
 SETTLE_LIMIT_S = 60.0
 CALL_TIMEOUT_S = 10.0
 MAX_BEHIND = 200
+ENVIRONMENT = SHORT_TIMES | {"STRATA_ENDPOINT": ""}
 """Entries that a replica which keeps up may lack under load."""
 
 
@@ -100,7 +102,7 @@ class Cluster:
         Raises:
             ClusterError: it failed.
         """
-        output = _strata(
+        output = _local(
             "local", verb, *arguments, "--data-dir", str(self.data_dir), timeout_s=timeout_s
         )
         return output.get("processes")
@@ -111,7 +113,12 @@ class Cluster:
         Raises:
             ClusterError: it failed.
         """
-        return _strata(*arguments, "--endpoint", self.endpoint)
+        done = strata(
+            *arguments, "--endpoint", self.endpoint, "-o", "json", environment=ENVIRONMENT
+        )
+        if done.code != 0:
+            raise ClusterError(f"strata {' '.join(arguments)}: {(done.err or done.out).decode()}")
+        return json.loads(done.out)
 
     def create_topic(self, name: str, *options: str) -> str:
         """Create a topic with CLI options (`"--type", "FIFO"`); return its name."""
@@ -202,14 +209,14 @@ class Cluster:
         return ""
 
 
-def _strata(*arguments: str, timeout_s: float = COMMAND_TIMEOUT_S) -> Any:
+def _local(*arguments: str, timeout_s: float = COMMAND_TIMEOUT_S) -> Any:
     done = subprocess.run(
         [str(STRATA), *arguments, "-o", "json"],
         capture_output=True,
         text=True,
         timeout=timeout_s,
         check=False,
-        env=os.environ | SHORT_TIMES | {"STRATA_ENDPOINT": ""},
+        env=os.environ | ENVIRONMENT,
     )
     if done.returncode != 0:
         raise ClusterError(f"strata {' '.join(arguments)}: {done.stderr or done.stdout}")

@@ -18,12 +18,12 @@ from typing import Any
 
 from tests.e2e.client import SHORT_TIMES
 from tests.e2e.leftovers import free_disk
+from tests.parts.commands import strata
 
 STRATA = Path(sys.executable).with_name("strata")
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
-COMMAND_TIMEOUT_S = 30.0
 # Below the range from which the kernel takes ports for outgoing connections.
 PORTS = range(20_000, 32_000)
 
@@ -123,17 +123,12 @@ class Standalone:
         Raises:
             StandaloneError: the command failed; the text is what it said.
         """
-        done = subprocess.run(
-            [str(STRATA), *arguments, "--endpoint", self.endpoint, "-o", "json"],
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_TIMEOUT_S,
-            check=False,
-            env=os.environ | self.keys,
-        )
-        if done.returncode != 0:
-            raise StandaloneError(f"strata {' '.join(arguments)}: {done.stderr or done.stdout}")
-        return json.loads(done.stdout) if done.stdout.strip() else None
+        command = (*arguments, "--endpoint", self.endpoint, "-o", "json")
+        done = strata(*command, environment=self.keys)
+        if done.code != 0:
+            said = (done.err or done.out).decode()
+            raise StandaloneError(f"strata {' '.join(arguments)}: {said}")
+        return json.loads(done.out) if done.out.strip() else None
 
     def create_topic(self, name: str, *options: str) -> str:
         """Create a topic with CLI options (`"--type", "FIFO"`); return its name."""

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from strata_cli.main import run
 from tests.e2e.leftovers import free_disk
+from tests.parts.commands import PROGRAM, Done, strata
 
 READY_TIMEOUT_S = 30
-STRATA = (sys.executable, "-m", "strata_cli.main")
-
-
-class Done(NamedTuple):
-    """The end of a command that ran in the process of the test.
-
-    Attributes:
-        code: its exit code.
-        out: its output, as bytes.
-        err: its errors, as bytes.
-    """
-
-    code: int
-    out: bytes
-    err: bytes
+STRATA = PROGRAM
 
 
 class Node:
@@ -63,40 +46,17 @@ class Node:
         self.endpoint = fields.get("grpc", "")
 
     def strata(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a command against this node."""
-        return subprocess.run(
-            [*STRATA, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            env=os.environ | {"STRATA_ENDPOINT": self.endpoint},
+        """Run a command against this node; see `inside`."""
+        done = self.inside(*arguments)
+        return subprocess.CompletedProcess(
+            arguments, done.code, done.out.decode(), done.err.decode()
         )
 
-    def json(self, *arguments: str) -> dict[str, Any]:
-        """Run a command that must succeed and return its JSON."""
-        done = self.strata(*arguments, "-o", "json")
-        assert (done.returncode, done.stderr) == (0, "")
-        result: dict[str, Any] = json.loads(done.stdout)
-        return result
-
     def inside(self, *arguments: str, stdin: bytes = b"") -> Done:
-        """Run a command against this node in the process of the test, which is quicker."""
-        written = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2)]
-        read = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
-        before = sys.stdin
-        sys.stdin = read
-        try:
-            with redirect_stdout(written[0]), redirect_stderr(written[1]):
-                code = run([*arguments, "--endpoint", self.endpoint])
-        finally:
-            sys.stdin = before
-        for each in written:
-            each.flush()
-        out, err = (each.detach().getvalue() for each in written)
-        return Done(code, out, err)
+        """Run a command against this node; see `tests.parts.commands`."""
+        return strata(*arguments, environment={"STRATA_ENDPOINT": self.endpoint}, stdin=stdin)
 
-    def got(self, *arguments: str, stdin: bytes = b"") -> dict[str, Any]:
+    def json(self, *arguments: str, stdin: bytes = b"") -> dict[str, Any]:
         """Return the JSON of a command that must succeed; see `inside`."""
         done = self.inside(*arguments, "-o", "json", stdin=stdin)
         assert (done.code, done.err) == (0, b"")

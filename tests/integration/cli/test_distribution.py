@@ -10,7 +10,6 @@ import sys
 import sysconfig
 import tarfile
 import venv
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -50,7 +49,7 @@ def programs(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Run a test where no repository is: neither the working folder nor PYTHONPATH has one."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH", raising=False)
@@ -135,7 +134,7 @@ def test_a_standalone_node_of_the_wheels_starts(programs: Path, elsewhere: Path)
     try:
         # Else it is the grpcio of the packages beside it, or their native edge.
         assert not HAS_EDGE or " edge=native " in node.ready_line, node.ready_line
-        assert node.got("cluster", "show")["nodes"]
+        assert node.json("cluster", "show")["nodes"]
     finally:
         code, out, err = node.stop(signal.SIGTERM)
     assert (code, out, err) == (0, "", "")

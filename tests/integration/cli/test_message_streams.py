@@ -26,8 +26,8 @@ def tail(node: Node, topic: str, *arguments: str) -> list[dict[str, Any]]:
 
 def test_lines_become_messages_and_can_be_read_again(node: Node) -> None:
     """Each line is a message with its own key; reading consumes nothing."""
-    node.got("topic", "create", "lines")
-    sent = node.got(
+    node.json("topic", "create", "lines")
+    sent = node.json(
         *("message", "send", "lines", "--lines", "--key", "k-{n}", "--property", "text={line}"),
         *("--tag", "fixed"),
         stdin=b'{"n":1}\n\ntwo\nthree',
@@ -41,17 +41,17 @@ def test_lines_become_messages_and_can_be_read_again(node: Node) -> None:
     ]
     assert got[2]["properties"] == {"text": "three"}
     assert {each["tag"] for each in got} == {"fixed"}
-    received = node.got("message", "receive", "lines", "--group", "late", "--count", "5")
+    received = node.json("message", "receive", "lines", "--group", "late", "--count", "5")
     assert len(received["messages"]) == 3
 
 
 def test_bytes_stay_as_they_are(node: Node, tmp_path: Path) -> None:
     """A file of any bytes is one message; a template gives the same bytes back."""
-    node.got("topic", "create", "binary")
+    node.json("topic", "create", "binary")
     file = tmp_path / "any"
     file.write_bytes(BINARY)
-    node.got("message", "send", "binary", "--file", str(file))
-    node.got("message", "send", "binary", "--body", "-", stdin=BINARY)
+    node.json("message", "send", "binary", "--file", str(file))
+    node.json("message", "send", "binary", "--body", "-", stdin=BINARY)
     for _ in range(2):
         assert node.inside("message", "tail", "binary", "--format", "{body}").out == BINARY * 2
     shown = node.inside("message", "tail", "binary").out.decode()
@@ -61,15 +61,15 @@ def test_bytes_stay_as_they_are(node: Node, tmp_path: Path) -> None:
 def test_what_was_printed_can_be_sent(node: Node) -> None:
     """A topic is copied by two commands; options win over what the records say."""
     for topic in ("from", "into"):
-        node.got("topic", "create", topic)
+        node.json("topic", "create", topic)
     for number in range(3):
-        node.got(
+        node.json(
             *("message", "send", "from", "--body", f"b{number}", "--key", f"k{number}"),
             *("--tag", "t", "--property", f"p={number}"),
         )
     printed = node.inside("message", "tail", "from", "-o", "json").out
     copy = ("message", "send", "into", "--records", "--tag", "new")
-    assert node.got(*copy, stdin=printed)["sent"] == 3
+    assert node.json(*copy, stdin=printed)["sent"] == 3
     rows = [
         (each["body"], each["keys"], each["properties"], each["tag"]) for each in tail(node, "into")
     ]
@@ -81,8 +81,8 @@ def test_what_was_printed_can_be_sent(node: Node) -> None:
 
 def test_where_reading_begins_and_ends(node: Node) -> None:
     """The newest, an offset of a queue, a time, a count, a tag."""
-    node.got("topic", "create", "places", "--queues", "2")
-    done = node.got("message", "send", "places", "--body", "m{n} {other}", "--count", "20")
+    node.json("topic", "create", "places", "--queues", "2")
+    done = node.json("message", "send", "places", "--body", "m{n} {other}", "--count", "20")
     assert done["sent"] == 20
     everything = tail(node, "places", "--from", "earliest")
     assert sorted(each["body"] for each in everything) == sorted(
@@ -113,8 +113,8 @@ def test_where_reading_begins_and_ends(node: Node) -> None:
 
 def test_a_topic_is_followed(node: Node) -> None:
     """Messages appear as they are sent, until the count is reached."""
-    node.got("topic", "create", "followed")
-    node.got("message", "send", "followed", "--body", "before")
+    node.json("topic", "create", "followed")
+    node.json("message", "send", "followed", "--body", "before")
     following = subprocess.Popen(
         [*STRATA, "message", "tail", "followed", "-f", "--count", "3", "-o", "json"],
         stdout=subprocess.PIPE,
@@ -123,7 +123,7 @@ def test_a_topic_is_followed(node: Node) -> None:
     assert following.stdout is not None
     assert json.loads(following.stdout.readline())["body"] == "before"
     for body in ("one", "two"):
-        node.got("message", "send", "followed", "--body", body)
+        node.json("message", "send", "followed", "--body", body)
         assert json.loads(following.stdout.readline())["body"] == body
     assert following.wait(timeout=30) == 0
     following.stdout.close()
@@ -131,7 +131,7 @@ def test_a_topic_is_followed(node: Node) -> None:
 
 def test_a_consumer_follows_and_acks(node: Node) -> None:
     """Each message is printed by the template and acked; then the group has no lag."""
-    node.got("topic", "create", "consumed")
+    node.json("topic", "create", "consumed")
     receiving = subprocess.Popen(
         [
             *(*STRATA, "message", "receive", "consumed", "--group", "follower", "--follow"),
@@ -142,14 +142,14 @@ def test_a_consumer_follows_and_acks(node: Node) -> None:
     )
     assert receiving.stdout is not None
     for number in range(2):
-        node.got("message", "send", "consumed", "--body", f"b{number}", "--key", "k")
+        node.json("message", "send", "consumed", "--body", f"b{number}", "--key", "k")
         assert receiving.stdout.readline() == f"b{number}|k\n".encode()
     assert receiving.wait(timeout=30) == 0
     receiving.stdout.close()
     deadline_s = time.monotonic() + 20
-    while node.got("group", "show", "follower")["lag"] and time.monotonic() < deadline_s:
+    while node.json("group", "show", "follower")["lag"] and time.monotonic() < deadline_s:
         continue
-    assert node.got("group", "show", "follower")["lag"] == 0
+    assert node.json("group", "show", "follower")["lag"] == 0
 
 
 def test_wrong_lines_of_command(node: Node) -> None:
@@ -166,26 +166,26 @@ def test_wrong_lines_of_command(node: Node) -> None:
 
 def test_cursors_are_moved_exactly(node: Node) -> None:
     """An offset of one queue, all that accumulated, and the places of another group."""
-    node.got("topic", "create", "moved", "--queues", "2")
-    node.got("message", "send", "moved", "--body", "m{n}", "--count", "40")
+    node.json("topic", "create", "moved", "--queues", "2")
+    node.json("message", "send", "moved", "--body", "m{n}", "--count", "40")
     for name in ("reader", "copy"):
-        node.got("group", "create", name)
-    node.got("message", "receive", "moved", "--group", "reader", "--count", "1", "--ack")
+        node.json("group", "create", name)
+    node.json("message", "receive", "moved", "--group", "reader", "--count", "1", "--ack")
     ends = {each["queue"]: each["next_offset"] for each in group_queues(node, "reader")}
     reset = ("group", "reset", "reader", "--topic", "moved")
-    dry = node.got(*reset, "--offset", "5", "--queue", "1", "--dry-run")["queues"]
+    dry = node.json(*reset, "--offset", "5", "--queue", "1", "--dry-run")["queues"]
     assert [(each["queue"], each["cursor_after"]) for each in dry] == [(1, 5)]
-    done = node.got(*reset, "--offset", "5", "--queue", "1")
+    done = node.json(*reset, "--offset", "5", "--queue", "1")
     assert (done["to"], [each["cursor"] for each in done["queues"]]) == ("5", [5])
-    node.got(*reset, "--offset", "1000000", "--queue", "0")
+    node.json(*reset, "--offset", "1000000", "--queue", "0")
     assert cursors(node, "reader") == {0: ends[0], 1: 5}
-    planned = node.got("group", "clone", "reader", "copy", "--dry-run")
+    planned = node.json("group", "clone", "reader", "copy", "--dry-run")
     assert (planned["dry_run"], cursors(node, "copy")) == (True, {})
-    node.got("group", "clone", "reader", "copy", "--topic", "moved")
+    node.json("group", "clone", "reader", "copy", "--topic", "moved")
     assert cursors(node, "copy") == {0: ends[0], 1: 5}
-    node.got("group", "skip", "copy", "--topic", "moved", "--queue", "1")
+    node.json("group", "skip", "copy", "--topic", "moved", "--queue", "1")
     assert cursors(node, "copy") == ends
-    assert node.got("group", "lag", "copy")["groups"][0]["lag"] == 0
+    assert node.json("group", "lag", "copy")["groups"][0]["lag"] == 0
     for arguments, reason, code in (
         (("reader",), "give --to or --offset", 2),
         (("reader", "--offset", "1"), "need --topic", 2),
@@ -201,7 +201,7 @@ def group_queues(node: Node, name: str) -> list[dict[str, Any]]:
 
     A client that runs in the process of the tests has consumed other topics, too.
     """
-    return [each for each in node.got("group", "show", name)["queues"] if each["topic"] == "moved"]
+    return [each for each in node.json("group", "show", name)["queues"] if each["topic"] == "moved"]
 
 
 def cursors(node: Node, name: str) -> dict[int, int]:
@@ -211,15 +211,15 @@ def cursors(node: Node, name: str) -> dict[int, int]:
 
 def test_a_small_load_is_measured(node: Node) -> None:
     """As many messages as were asked for, with latencies; all of them are received again."""
-    node.got("topic", "create", "loaded")
-    sent = node.got("bench", "send", "loaded", "--count", "200", "--size", "100")
+    node.json("topic", "create", "loaded")
+    sent = node.json("bench", "send", "loaded", "--count", "200", "--size", "100")
     assert (sent["messages"], sent["failed"]) == (200, 0)
     assert 0 < sent["p50_ms"] <= sent["p99_ms"] <= sent["max_ms"]
-    got = node.got("bench", "receive", "loaded", "--count", "200")
+    got = node.json("bench", "receive", "loaded", "--count", "200")
     # One more message was sent before the load, to find out whether anything works.
     assert (got["messages"], got["failed"]) == (200, 0)
     assert got["p50_ms"] > 0
-    paced = node.got("bench", "send", "loaded", "--rate", "100", "--duration", "500ms")
+    paced = node.json("bench", "send", "loaded", "--rate", "100", "--duration", "500ms")
     assert paced["messages"] <= 51
     assert node.inside("bench", "send", "nowhere").code == 3
     assert node.inside("bench", "send", "loaded", "--size", "0").code == 2

@@ -108,9 +108,9 @@ async def test_a_checkpoint_is_used_also_when_the_log_has_all_entries(
         await work(node, random.Random(4), 20)
         await node.append([b"with a key"] * 3, queue=3, keys=["a", "b", "a"])
         parts = node.app.node
-        parts._checkpointer.want(100 + GROUP)
-        await parts._checkpointer.write_due(parts.engines(), parts.replicas())
-        assert parts._checkpointer.indexes[100 + GROUP] > 20
+        parts._keeping.checkpointer.want(100 + GROUP)
+        await parts._keeping.checkpointer.write_due(parts.engines(), parts.replicas())
+        assert parts._keeping.checkpointer.indexes[100 + GROUP] > 20
         await work(node, random.Random(5), 20)
         before = rows_of(node)
     shutil.rmtree(tmp_path / "state")
@@ -135,8 +135,8 @@ async def test_a_damaged_checkpoint_is_passed_over_when_the_log_has_all_entries(
     async with node_under_test(tmp_path, clock=clock) as node:
         await work(node, random.Random(4), 10)
         parts = node.app.node
-        parts._checkpointer.want(100 + GROUP)
-        await parts._checkpointer.write_due(parts.engines(), parts.replicas())
+        parts._keeping.checkpointer.want(100 + GROUP)
+        await parts._keeping.checkpointer.write_due(parts.engines(), parts.replicas())
         before = rows_of(node)
         at = parts._data.log.checkpoints(100 + GROUP)[0]
     (segment,) = (tmp_path / "log").iterdir()

@@ -71,8 +71,8 @@ async def test_a_repeated_commit_is_answered_alike_when_only_the_tier_has_its_me
         local_offset = engine.machine.tier.local_offset
         assert {local_offset(pin.topic_id, pin.queue) for pin in pins.values()} == {1}
         storage = node.app.node
-        storage._checkpointer.want(100 + GROUP)
-        await storage._checkpointer.write_due(storage.engines(), storage.replicas())
+        storage._keeping.checkpointer.want(100 + GROUP)
+        await storage._keeping.checkpointer.write_due(storage.engines(), storage.replicas())
     shutil.rmtree(tmp_path / "state")
     async with tiered_node(tmp_path, tier, clock=clock) as node:
         assert dict(node.app.node.engine(GROUP).machine.rows.pins.scan()) == pins

@@ -60,8 +60,8 @@ async def recall(node: NodeUnderTest, at: int) -> None:
 
 async def checkpoint(node: NodeUnderTest) -> None:
     storage = node.app.node
-    storage._checkpointer.want(REPLICA_ID)
-    await storage._checkpointer.write_due(storage.engines(), storage.replicas())
+    storage._keeping.checkpointer.want(REPLICA_ID)
+    await storage._keeping.checkpointer.write_due(storage.engines(), storage.replicas())
 
 
 async def first_messages(node: NodeUnderTest) -> list[tuple[int, bytes]]:

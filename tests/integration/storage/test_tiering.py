@@ -190,15 +190,17 @@ async def test_lost_rows_come_back_that_the_tier_got_after_the_checkpoint(tmp_pa
             expected[queue] += messages
         storage = node.app.node
         (replica_id,) = (engine.replica_id for engine in storage.engines())
-        storage._checkpointer.want(replica_id)
-        await storage._checkpointer.write_due(storage.engines(), storage.replicas())
-        covered = storage._checkpointer.indexes[replica_id]
+        storage._keeping.checkpointer.want(replica_id)
+        await storage._keeping.checkpointer.write_due(storage.engines(), storage.replicas())
+        covered = storage._keeping.checkpointer.indexes[replica_id]
         # Another 31 s: the first ones are old enough to leave the log then.
         await upload(node)
         for _ in range(4):
             await retain(node)
         assert storage.status().log_first_position >= 16 * MIB
-        assert storage._checkpointer.indexes[replica_id] == covered, "another one was written"
+        assert storage._keeping.checkpointer.indexes[replica_id] == covered, (
+            "another one was written"
+        )
     shutil.rmtree(tmp_path / "state")
     async with tiered_node(tmp_path, tier, clock=clock) as node:
         assert not node.app.node.status().replicas[0].reason

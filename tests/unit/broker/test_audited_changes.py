@@ -88,7 +88,7 @@ class KvServicerOfNothing(KvServicer):
     """Answers every call of tables with an empty response."""
 
     def __init__(self, trail: Trail) -> None:
-        self._audit = trail  # type: ignore[assignment]
+        self._audit = trail
         self._calls = SimpleNamespace(  # type: ignore[assignment]
             config=broker_config(), clock=SimpleNamespace(monotonic_s=lambda: 0.0)
         )
