@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,6 +60,11 @@ _STATUS_WORDS = {
 }
 
 
+# A client id belongs to one user and has its subscriptions, and one process may run commands for
+# several users (`embedded`).
+_CONNECTIONS = count(1)
+
+
 class CallFailed(CliError):
     """A broker answered a call with an error, or not at all.
 
@@ -87,6 +93,7 @@ class AdminClient:
         self.endpoint = with_port(common.endpoint or DEFAULT_ENDPOINT)
         self.timeout_s = milliseconds(common.timeout) / 1_000
         self._common = common
+        self._client_id = f"strata-cli@{socket.gethostname()}@{os.getpid()}@{next(_CONNECTIONS)}"
         self._secret = secret_key_of(common)
         self._channel = _channel(self.endpoint, common)
         self.admin = admin_pb2_grpc.AdminServiceStub(self._channel)
@@ -116,7 +123,7 @@ class AdminClient:
         """Return the headers of one call, signed when there are keys."""
         now = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         headers = [
-            ("x-mq-client-id", f"strata-cli@{socket.gethostname()}@{os.getpid()}"),
+            ("x-mq-client-id", self._client_id),
             ("x-mq-language", "PYTHON"),
             ("x-mq-protocol", "v2"),
             ("x-mq-client-version", "5.1.2"),
