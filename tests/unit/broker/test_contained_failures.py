@@ -15,7 +15,8 @@ from strata_broker.access.principals import Principal
 from strata_broker.app import BrokerApp
 from strata_broker.base import wire
 from strata_broker.base.config import BrokerConfig
-from strata_broker.receives.ack import Acknowledger, _PendingAck
+from strata_broker.receives.ack import Acknowledger
+from strata_broker.receives.pending_ack import PendingAck
 from strata_broker.receives.receive import Receiver
 from strata_broker.sends.pending_send import PendingSend
 from strata_broker.sends.send import Sender
@@ -84,7 +85,7 @@ async def receive_status(call: FakeCall) -> definition_pb2.Status:
     ("method", "served_by", "takes", "status_of"),
     [
         ("SendMessage", Sender, "gather", send_status),
-        ("AckMessage", Acknowledger, "take", ack_status),
+        ("AckMessage", Acknowledger, "gather", ack_status),
         ("ReceiveMessage", Receiver, "take", receive_status),
     ],
 )
@@ -237,16 +238,16 @@ async def test_an_ack_that_fails_leaves_the_others_of_its_lane_alone(
         ack = ack_request()
         ack.entries.add(receipt_handle=got.system_properties.receipt_handle)
         acks.append(ack)
-    settled = _PendingAck.settled
-    met: list[_PendingAck] = []
+    settled = PendingAck.settled
+    met: list[PendingAck] = []
 
-    def settled_or_fail(waiter: _PendingAck, *args: Any) -> None:
+    def settled_or_fail(waiter: PendingAck, *args: Any) -> None:
         met.append(waiter)
         if waiter is met[0]:
             raise OddError("odd")
         settled(waiter, *args)
 
-    monkeypatch.setattr(_PendingAck, "settled", settled_or_fail)
+    monkeypatch.setattr(PendingAck, "settled", settled_or_fail)
     first, second = edge.begin_turn(("AckMessage", acks[0]), ("AckMessage", acks[1]))
     codes = sorted([(await ack_status(first)).code, (await ack_status(second)).code])
     assert codes == [definition_pb2.OK, INTERNAL]
@@ -275,9 +276,9 @@ async def test_an_ack_that_fails_twice_ends_no_lane(
     both = ack_request()
     for _ in range(2):
         both.entries.add(receipt_handle=handles[0])
-    monkeypatch.setattr(_PendingAck, "settled", odd)
+    monkeypatch.setattr(PendingAck, "settled", odd)
     if told == "failed":
-        monkeypatch.setattr(_PendingAck, "failed", odd)
+        monkeypatch.setattr(PendingAck, "failed", odd)
     call = edge.begin("AckMessage", both)
     count = 4 if told == "failed" else 2
     await until(lambda: len(failed_requests) == count)

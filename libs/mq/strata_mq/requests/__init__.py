@@ -1,7 +1,13 @@
 """Requests of clients: names, validation, error codes, receipt handles, retry delays."""
 
 from strata_mq.requests.errors import Code, RequestError
-from strata_mq.requests.handle import ReceiptHandle, decode_handle, encode_handle
+from strata_mq.requests.handle import (
+    ReceiptHandle,
+    decode_handle,
+    decode_handles,
+    encode_handle,
+    encode_handles,
+)
 from strata_mq.requests.handle_keys import HandleKeys
 from strata_mq.requests.names import (
     DEAD_LETTER_PREFIX,
@@ -103,8 +109,10 @@ __all__ = [
     "check_topic_accepts",
     "dead_letter_topic",
     "decode_handle",
+    "decode_handles",
     "decode_pending_handle",
     "encode_handle",
+    "encode_handles",
     "encode_pending_handle",
     "is_dead_letter_topic",
     "is_own_consumer_group",

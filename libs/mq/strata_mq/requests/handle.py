@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import binascii
 import struct
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
@@ -24,6 +25,7 @@ _FIELDS = struct.Struct(">BIIIIQIIQ")
 _CHECKSUM = struct.Struct(">I")
 _UNSIGNED_BYTES = _FIELDS.size + _CHECKSUM.size
 _SIGNED_BYTES = _FIELDS.size + SEAL_BYTES
+_SIGNED = struct.Struct(f"{_FIELDS.format}{SEAL_BYTES}x")
 _UNSIGNED_LENGTH = _UNSIGNED_BYTES * 4 // 3
 _SIGNED_LENGTH = _SIGNED_BYTES * 4 // 3
 
@@ -54,14 +56,26 @@ def encode_handle(handle: ReceiptHandle, keys: HandleKeys = UNSIGNED) -> str:
     Raises:
         struct.error: a field is out of range.
     """
-    flags = _AUTO_RENEWED if handle.auto_renewed else 0
+    return encode_handles((handle,), keys)[0]
+
+
+def encode_handles(handles: Iterable[ReceiptHandle], keys: HandleKeys = UNSIGNED) -> list[str]:
+    """Return the texts of some handles.
+
+    Raises:
+        struct.error: a field is out of range.
+    """
+    version = (_SIGNED_VERSION if keys.signing_key_id else _UNSIGNED_VERSION) << 4
+    pack = _FIELDS.pack
+    rows = [pack(version | (handle[8] and _AUTO_RENEWED), *handle[:8]) for handle in handles]
     if keys.signing_key_id:
-        fields = _FIELDS.pack(_SIGNED_VERSION << 4 | flags, *handle[:8])
-        raw = fields + keys.seal(HandleKind.RECEIPT, fields)
+        raw, length = keys.sealed(HandleKind.RECEIPT, rows), _SIGNED_LENGTH
     else:
-        fields = _FIELDS.pack(_UNSIGNED_VERSION << 4 | flags, *handle[:8])
-        raw = fields + _CHECKSUM.pack(crc32(fields))
-    return binascii.b2a_base64(raw, newline=False).translate(_TO_URL_SAFE).decode("ascii")
+        raw = b"".join([fields + _CHECKSUM.pack(crc32(fields)) for fields in rows])
+        length = _UNSIGNED_LENGTH
+    # No handle needs padding, so the text of all of them is their texts in a row.
+    text = binascii.b2a_base64(raw, newline=False).translate(_TO_URL_SAFE).decode("ascii")
+    return [text[at : at + length] for at in range(0, len(text), length)]
 
 
 def decode_handle(text: str, keys: HandleKeys = UNSIGNED) -> ReceiptHandle:
@@ -82,6 +96,42 @@ def decode_handle(text: str, keys: HandleKeys = UNSIGNED) -> ReceiptHandle:
         raise RequestError(Code.INVALID_RECEIPT_HANDLE)
     first, *values = _FIELDS.unpack(fields)
     return ReceiptHandle._make((*values, bool(first & _AUTO_RENEWED)))
+
+
+def decode_handles(texts: Sequence[str], keys: HandleKeys = UNSIGNED) -> list[ReceiptHandle | None]:
+    """Parse what a client sent; None where `decode_handle` raises."""
+    handles = _decode_signed(texts, keys)
+    if handles is None:
+        return [_decode_or_none(text, keys) for text in texts]
+    return [*handles]
+
+
+def _decode_or_none(text: str, keys: HandleKeys) -> ReceiptHandle | None:
+    try:
+        return decode_handle(text, keys)
+    except RequestError:
+        return None
+
+
+def _decode_signed(texts: Sequence[str], keys: HandleKeys) -> list[ReceiptHandle] | None:
+    """Parse handles in one pass; None: not all of them are signed and right."""
+    joined = "".join(texts)
+    if not joined.isascii() or any([len(text) != _SIGNED_LENGTH for text in texts]):
+        return None
+    try:
+        raw = binascii.a2b_base64(joined.encode().translate(_FROM_URL_SAFE), strict_mode=True)
+    except binascii.Error:
+        return None
+    if len(raw) != len(texts) * _SIGNED_BYTES:
+        return None
+    if not keys.are_right(HandleKind.RECEIPT, raw, _SIGNED_BYTES):
+        return None
+    handles = []
+    for first, *values in _SIGNED.iter_unpack(raw):
+        if first >> 4 != _SIGNED_VERSION:
+            return None
+        handles.append(ReceiptHandle(*values, bool(first & _AUTO_RENEWED)))
+    return handles
 
 
 def _is_right(fields: bytes, end: bytes, keys: HandleKeys) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hmac
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from hashlib import blake2s
 
@@ -62,19 +62,49 @@ class HandleKeys:
         Raises:
             KeyError: no key signs.
         """
-        tagged = self._hashes[kind, self.signing_key_id & _KEY_ID_MASK].copy()
-        tagged.update(fields + self._seal_id)
-        return self._seal_id + tagged.digest()
+        return self.sealed(kind, (fields,))[len(fields) :]
+
+    def sealed(self, kind: HandleKind, handles: Iterable[bytes]) -> bytes:
+        """Return signed handles in a row, each as its fields and its seal.
+
+        Raises:
+            KeyError: no key signs.
+        """
+        hashed, seal_id = self._hashes[kind, self.signing_key_id & _KEY_ID_MASK], self._seal_id
+        parts = []
+        for fields in handles:
+            tagged, begin = hashed.copy(), fields + seal_id
+            tagged.update(begin)
+            parts += (begin, tagged.digest())
+        return b"".join(parts)
 
     def is_right(self, kind: HandleKind, fields: bytes, seal: bytes) -> bool:
         """Whether a handle's end is one that a valid key made."""
-        (key_id,) = _KEY_ID.unpack_from(seal)
-        keyed = self._hashes.get((kind, key_id))
-        if keyed is None:
-            return False
-        tagged = keyed.copy()
-        tagged.update(fields + seal[: _KEY_ID.size])
-        return hmac.compare_digest(tagged.digest(), seal[_KEY_ID.size :])
+        return self.are_right(kind, fields + seal, len(fields) + SEAL_BYTES)
+
+    def are_right(self, kind: HandleKind, handles: bytes, handle_bytes: int) -> bool:
+        """Whether a valid key signed each of some handles.
+
+        Args:
+            kind: of all of them.
+            handles: in a row, each as its fields and its seal.
+            handle_bytes: size of one.
+        """
+        key_id, keyed = b"", None
+        for begin in range(0, len(handles), handle_bytes):
+            tag_at = begin + handle_bytes - TAG_BYTES
+            if handles[tag_at - _KEY_ID.size : tag_at] != key_id:
+                # Nearly always all are of one key.
+                key_id = handles[tag_at - _KEY_ID.size : tag_at]
+                keyed = self._hashes.get((kind, *_KEY_ID.unpack(key_id)))
+            if keyed is None:
+                return False
+            tagged = keyed.copy()
+            tagged.update(handles[begin:tag_at])
+            tag = handles[tag_at : begin + handle_bytes]
+            if not hmac.compare_digest(tagged.digest(), tag):
+                return False
+        return True
 
 
 UNSIGNED = HandleKeys({})

@@ -16,7 +16,7 @@ from strata_mq.requests import (
     HandleKeys,
     PendingHandle,
     ReceiptHandle,
-    decode_handle,
+    decode_handles,
     decode_pending_handle,
     encode_handle,
     encode_pending_handle,
@@ -49,13 +49,9 @@ class HandleSigner:
         """Return the text of a receipt handle."""
         return encode_handle(handle, self.keys())
 
-    def read_receipt(self, text: str) -> ReceiptHandle:
-        """Read a receipt handle.
-
-        Raises:
-            RequestError: INVALID_RECEIPT_HANDLE.
-        """
-        return decode_handle(text, self.keys())
+    def read_receipts(self, texts: Sequence[str]) -> list[ReceiptHandle | None]:
+        """Read receipt handles; None for one that is none, damaged or forged."""
+        return decode_handles(texts, self.keys())
 
     def pending(self, handle: PendingHandle) -> str:
         """Return the text of a transaction id or a recall handle."""

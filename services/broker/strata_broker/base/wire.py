@@ -160,6 +160,63 @@ def _acked_entry_parts(id_length: int, handle_length: int) -> tuple[bytes, bytes
     return b"\x12" + varint(size) + first, second
 
 
+def plain_ack(request: bytes) -> tuple[bytes, list[bytes], list[str]] | None:
+    """Read an AckMessageRequest as clients write it: group, topic, entries with id and handle.
+
+    Returns:
+        Group and topic as a request of their own; of each entry its bytes and its handle. None:
+        the request has another form, or a field of 128 bytes or more.
+    """
+    entries, handles = [], []
+    try:
+        topic_at = 2 + request[1]
+        at = topic_at + 2 + request[topic_at + 1]
+        if request[0] != 0x0A or request[topic_at] != 0x12 or not request[:at].isascii():
+            return None
+        head = request[:at]
+        while at < len(request):
+            entry_at, end = at + 2, at + 2 + request[at + 1]
+            handle_at = entry_at + 2 + request[entry_at + 1]
+            entry, handle = request[entry_at:end], request[handle_at + 2 : end]
+            if (
+                request[at] != 0x1A
+                or request[entry_at] != 0x0A
+                or request[handle_at] != 0x12
+                or handle_at == entry_at + 2
+                or not handle
+                or request[handle_at + 1] != len(handle)
+                or not request[at:entry_at].isascii()
+                or not entry.isascii()
+            ):
+                return None
+            entries.append(entry)
+            handles.append(handle.decode())
+            at = end
+    except IndexError:
+        return None
+    return (head, entries, handles) if entries and at == len(request) else None
+
+
+def plainly_acked(entries: Sequence[bytes]) -> bytes:
+    """Serialise an AckMessageResponse whose entries are all OK.
+
+    Args:
+        entries: as `plain_ack` returned them; an entry of the answer begins as that of the request.
+    """
+    if len(entries) == 1:
+        return b"".join((_plainly_acked_head(len(entries[0])), entries[0], _OK_THIRD_FIELD))
+    parts = [_OK_FIRST_FIELD]
+    for entry in entries:
+        parts += (b"\x12", varint(len(entry) + len(_OK_THIRD_FIELD)), entry, _OK_THIRD_FIELD)
+    return b"".join(parts)
+
+
+@lru_cache(maxsize=128)
+def _plainly_acked_head(entry_length: int) -> bytes:
+    """Return what is before the only entry of an AckMessageResponse."""
+    return _OK_FIRST_FIELD + b"\x12" + varint(entry_length + len(_OK_THIRD_FIELD))
+
+
 def send_response(entries: list[bytes]) -> bytes:
     """Serialise a SendMessageResponse whose entries are all OK."""
     return b"".join((_OK_FIRST_FIELD, *entries))

@@ -50,7 +50,13 @@ from strata_mq.layout import (
     pack_message_id,
     text_hash,
 )
-from strata_mq.requests import REDRIVE_GROUP, Code, RequestError, check_not_own_topic
+from strata_mq.requests import (
+    REDRIVE_GROUP,
+    Code,
+    ReceiptHandle,
+    RequestError,
+    check_not_own_topic,
+)
 from strata_mq.traces import sender_fragment
 from strata_runtime.limits import Limit
 
@@ -329,16 +335,17 @@ class Redriver:
         acked = _Acked(len(sent))
         deadline_s = self._clock.monotonic_s() + self._timeout_s
         for index, (raft_group, leased, _) in enumerate(sent):
-            lease = storage_pb2.LeaseRef(
-                consumer_group_id=run.group.consumer_group_id,
-                topic_id=run.topic.topic_id,
-                queue=leased.queue,
-                offset=leased.offset,
-                lease_number=leased.lease_number,
-                generation=leased.generation,
-                visible_at_ms=leased.visible_at_ms,
+            lease = ReceiptHandle(
+                raft_group,
+                run.group.consumer_group_id,
+                run.topic.topic_id,
+                leased.queue,
+                leased.offset,
+                leased.lease_number,
+                leased.generation,
+                leased.visible_at_ms,
             )
-            self._acker.ack(raft_group, lease, acked, index, deadline_s)
+            self._acker.ack(raft_group, (lease,), acked, (index,), deadline_s)
         await acked.done
 
 
@@ -411,24 +418,24 @@ class _Resent:
 
 
 class _Acked:
-    """Waits for acks, whatever their outcome; see `acks.AckWaiter`."""
+    """Waits for acks, whatever their outcome; see `ack_lanes.AckWaiter`."""
 
     def __init__(self, count: int) -> None:
         self._left = count
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def gone(self) -> bool:
-        """See `acks.AckWaiter`."""
+    def gone(self, number: int) -> bool:
+        """See `ack_lanes.AckWaiter`."""
         return False
 
-    def settled(self, index: int, failure: RequestError | None) -> None:
-        """See `acks.AckWaiter`."""
-        self._left -= 1
+    def settled(self, numbers: Sequence[int], failures: Mapping[int, RequestError]) -> None:
+        """See `ack_lanes.AckWaiter`."""
+        self._left -= len(numbers)
         if not self._left:
             self.failed()
 
     def failed(self) -> None:
-        """See `acks.AckWaiter`."""
+        """See `ack_lanes.AckWaiter`."""
         if not self.done.done():
             self.done.set_result(None)
 

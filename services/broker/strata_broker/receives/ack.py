@@ -5,7 +5,7 @@ All three take receipt handles from any broker; none needs state of this broker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
@@ -13,15 +13,16 @@ from apache.rocketmq.v2 import service_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.access.call_runtime import CallRuntime
 from strata_broker.access.principals import Principal, topic_target
-from strata_broker.base import errors, wire
-from strata_broker.base.failures import unexpected
+from strata_broker.base import errors
 from strata_broker.base.parsing import parse
-from strata_broker.base.shares import SHARING, Owner, OwnerShares, owners_of
+from strata_broker.base.shares import owners_of
 from strata_broker.clients.provision import Provisioner
 from strata_broker.metadata.metadata import MetadataView, Name, TopicRow
-from strata_broker.metadata.recorder import Recorder
 from strata_broker.metadata.requests import Caller, caller_of, milliseconds, time_for
-from strata_broker.receives.handles import HandleReader
+from strata_broker.receives.ack_room import AckRoom
+from strata_broker.receives.gathered_acks import GatheredAcks
+from strata_broker.receives.handles import HandleReader, by_raft_group, lease_ref
+from strata_broker.receives.pending_ack import ACK, PendingAck
 from strata_broker.receives.unclaimed import Unclaimed
 from strata_broker.storage_client.ack_lanes import Acker
 from strata_broker.storage_client.storage_client import StorageClient
@@ -29,15 +30,11 @@ from strata_edge.ports import HotCall
 from strata_mq.access import Action, ResourceKind
 from strata_mq.requests import (
     Code,
-    ReceiptHandle,
     RequestError,
     check_change_invisible,
     check_consumer_group,
     check_not_own_consumer_group,
 )
-from strata_runtime.limits import Limit
-
-ACK = "AckMessage"
 
 
 class Acknowledger:
@@ -45,6 +42,13 @@ class Acknowledger:
 
     The size of a request is checked before it is parsed. Requests that wait for storage are
     bounded in entries and in bytes, for all and for each client and connection.
+
+    Attributes:
+        acker: sends acks to storage.
+        handles: reads receipt handles.
+        room: bounds the requests that wait.
+        recorder: counts answers.
+        requests: note unexpected failures.
     """
 
     def __init__(
@@ -55,24 +59,36 @@ class Acknowledger:
         unclaimed: Unclaimed,
         runtime: CallRuntime,
     ) -> None:
-        config, metrics = runtime.config, runtime.metrics
+        config = runtime.config
         self._unclaimed = unclaimed
         self._view = provisioner.view
         self._provisioner = provisioner
-        self._handles = HandleReader(provisioner.view, runtime.handles)
-        self._acker = acker
+        self.handles = HandleReader(provisioner.view, runtime.handles)
+        self.acker = acker
         self._access = runtime.access
         self._config = config.ack
         self._timeout_s = config.storage_client.call_timeout_ms / 1000
         self._max_timeout_s = config.calls.max_timeout_ms / 1000
         self._clock = runtime.clock
-        self._recorder = runtime.recorder
-        limits = config.ack
-        self._bytes = Limit("ack requests", limits.max_bytes_waiting, "bytes", metrics=metrics)
-        most = limits.max_bytes_waiting_per_client
-        self._byte_shares = OwnerShares("ack bytes", dict.fromkeys(SHARING, most), metrics)
-        most = limits.max_waiting_per_client
-        self._entry_shares = OwnerShares("acks", dict.fromkeys(SHARING, most), metrics)
+        self.recorder = runtime.recorder
+        self.requests = runtime.requests
+        self.room = AckRoom(config.ack, runtime.metrics)
+        self._gathered = GatheredAcks(self, config.ack, unclaimed)
+
+    def gather(self, call: HotCall, principal: Principal, started_s: float) -> None:
+        """Take one of several calls; `stage_gathered` must follow in the same turn.
+
+        Args:
+            call: the AckMessage.
+            principal: who acks.
+            started_s: when the turn began, by the monotonic clock.
+        """
+        if not self._gathered.take(call, principal, started_s):
+            self.take(call, principal)
+
+    def stage_gathered(self) -> Sequence[HotCall]:
+        """Stage what `gather` took since; return the calls that `take` has to take one by one."""
+        return self._gathered.stage()
 
     def take(self, call: HotCall, principal: Principal) -> None:
         """Take one call; it is answered when storage has answered for every entry.
@@ -82,7 +98,7 @@ class Acknowledger:
             principal: who acks.
         """
         started_s = self._clock.monotonic_s()
-        pending = _PendingAck(call, self._recorder, started_s)
+        pending = PendingAck(call, self.room, self.recorder, started_s)
         try:
             self._take(call, pending, principal, started_s)
         except BaseException:
@@ -90,41 +106,54 @@ class Acknowledger:
             pending.end()
             raise
 
+    def time_for(self, call: HotCall) -> float:
+        """Return how many seconds a call may take."""
+        return time_for(call.time_left_s(), self._timeout_s, self._max_timeout_s)
+
+    def admitted(
+        self, request: service_pb2.AckMessageRequest, caller: Caller, principal: Principal
+    ) -> tuple[Name, TopicRow]:
+        """Return the consumer group and the topic of a request that its caller may make.
+
+        Raises:
+            RequestError: FORBIDDEN, or a name is illegal or unknown.
+        """
+        group_name, topic_name = caller.name_of(request.group), caller.name_of(request.topic)
+        principal.require(ResourceKind.GROUP, group_name, Action.SUB)
+        principal.require(*topic_target(topic_name), Action.SUB)
+        return _checked_group(self._view, group_name), self._provisioner.topic(*topic_name)
+
     def _take(
-        self, call: HotCall, pending: _PendingAck, principal: Principal, started_s: float
+        self, call: HotCall, pending: PendingAck, principal: Principal, started_s: float
     ) -> None:
         try:
             caller = caller_of(call.metadata)
             self._charge(pending, caller)
             request = self._parsed(call.request)
             pending.entries = request.entries
-            if not self._entry_shares.try_take(pending.owners, len(request.entries)):
+            if not self.room.take_entries(pending.owners, len(request.entries)):
                 raise errors.too_many_requests()
             pending.charged_entries = len(request.entries)
-            group_name, topic_name = caller.name_of(request.group), caller.name_of(request.topic)
-            principal.require(ResourceKind.GROUP, group_name, Action.SUB)
-            principal.require(*topic_target(topic_name), Action.SUB)
-            group = _checked_group(self._view, group_name)
-            topic = self._provisioner.topic(*topic_name)
+            group, topic = self.admitted(request, caller, principal)
         except RequestError as bad:
             pending.refuse(bad)
             self._access.tell_if_refused(bad, call, ACK)
             return
         self._unclaimed.claimed(caller.client_id)
-        wait_s = time_for(call.time_left_s(), self._timeout_s, self._max_timeout_s)
-        deadline_s = started_s + wait_s
+        deadline_s = started_s + self.time_for(call)
         pending.begin()
         if not request.entries:
             pending.answer()
-        for index, entry in enumerate(request.entries):
-            try:
-                raft_group, lease = self._handles.lease(entry.receipt_handle, group, topic)
-            except RequestError as bad:
-                pending.settled(index, bad)
-            else:
-                self._acker.ack(raft_group, lease, pending, index, deadline_s)
+            return
+        texts = [entry.receipt_handle for entry in request.entries]
+        good, bad_handles = by_raft_group(self.handles.read_all(texts, group, topic))
+        if bad_handles:
+            invalid = RequestError(Code.INVALID_RECEIPT_HANDLE)
+            pending.settled(bad_handles, dict.fromkeys(bad_handles, invalid))
+        for raft_group, (numbers, leases) in good.items():
+            self.acker.ack(raft_group, leases, pending, numbers, deadline_s)
 
-    def _charge(self, pending: _PendingAck, caller: Caller) -> None:
+    def _charge(self, pending: PendingAck, caller: Caller) -> None:
         """Take room for a request's bytes until it is answered.
 
         Raises:
@@ -138,19 +167,10 @@ class Acknowledger:
                 f"an AckMessage has at most {most} bytes (ack.max_request_bytes)",
             )
         owners = owners_of(caller.client_id, pending.call.peer)
-        if not self._byte_shares.try_take(owners, size_bytes):
-            raise errors.too_many_requests()
-        if not self._bytes.try_take(size_bytes):
-            self._byte_shares.give_back(owners, size_bytes)
+        if not self.room.take_bytes(owners, size_bytes):
             raise errors.too_many_requests()
         pending.owners = owners
         pending.charged_bytes = size_bytes
-        pending.on_end = self._give_back
-
-    def _give_back(self, pending: _PendingAck) -> None:
-        self._bytes.give_back(pending.charged_bytes)
-        self._byte_shares.give_back(pending.owners, pending.charged_bytes)
-        self._entry_shares.give_back(pending.owners, pending.charged_entries)
 
     def _parsed(self, data: bytes) -> service_pb2.AckMessageRequest:
         most = self._config.max_entries
@@ -164,116 +184,6 @@ class Acknowledger:
                 Code.BAD_REQUEST, f"an AckMessage has at most {most} entries (ack.max_entries)"
             )
         return request
-
-
-class _PendingAck:
-    """One AckMessage between arrival and answer; the `AckWaiter` of its entries.
-
-    Attributes:
-        call: what is answered.
-        entries: of the request, as far as it was parsed.
-        owners: whose shares are charged with it.
-        charged_bytes: charge in bytes.
-        charged_entries: charge in entries.
-        on_end: called once, when it is answered or its client needs no answer.
-    """
-
-    __slots__ = (
-        "_failures",
-        "_left",
-        "_recorder",
-        "_started_s",
-        "call",
-        "charged_bytes",
-        "charged_entries",
-        "entries",
-        "on_end",
-        "owners",
-    )
-
-    def __init__(self, call: HotCall, recorder: Recorder, started_s: float) -> None:
-        self.call = call
-        self.entries: Sequence[service_pb2.AckMessageEntry] = ()
-        self.owners: Sequence[Owner] = ()
-        self.charged_bytes = self.charged_entries = 0
-        self.on_end: Callable[[_PendingAck], None] | None = None
-        self._recorder = recorder
-        self._started_s = started_s
-        self._failures: dict[int, RequestError] = {}
-        self._left = 0
-
-    def begin(self) -> None:
-        """Expect one `settled` for each entry."""
-        self._left = len(self.entries)
-
-    def gone(self) -> bool:
-        """See `acks.AckWaiter`."""
-        return self.call.done()
-
-    def settled(self, index: int, failure: RequestError | None) -> None:
-        """See `acks.AckWaiter`."""
-        if failure is not None:
-            self._failures[index] = failure.without_stack()
-        self._left -= 1
-        if not self._left:
-            self.answer()
-
-    def failed(self) -> None:
-        """See `acks.AckWaiter`."""
-        # The entries that are settled later find nothing left to answer.
-        self._left = 0
-        try:
-            self.refuse(unexpected())
-        finally:
-            self.end()
-
-    def answer(self) -> None:
-        """Answer with one status per entry and their common status."""
-        named = [(entry.message_id, entry.receipt_handle) for entry in self.entries]
-        if named and not self._failures and all(map(all, named)):
-            self._complete(wire.acked(named), Code.OK)
-            return
-        response = service_pb2.AckMessageResponse()
-        codes = []
-        for index, entry in enumerate(self.entries):
-            failure = self._failures.get(index)
-            codes.append(Code.OK if failure is None else failure.code)
-            response.entries.add(
-                message_id=entry.message_id,
-                receipt_handle=entry.receipt_handle,
-                status=_OK if failure is None else errors.status_of(failure),
-            )
-        code = errors.fold(codes) if codes else Code.OK
-        # Clients' tests look for the code's name.
-        response.status.CopyFrom(errors.status_of(RequestError(code)))
-        self._complete(response.SerializeToString(), code)
-        if self._failures:
-            self._recorder.pace.refused(self.call.peer, codes)
-
-    def refuse(self, failure: RequestError) -> None:
-        """Answer with one error for the request and each entry."""
-        status = errors.status_of(failure)
-        response = service_pb2.AckMessageResponse(status=status)
-        for entry in self.entries:
-            response.entries.add(
-                message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
-            )
-        self._complete(response.SerializeToString(), failure.code)
-        self._recorder.pace.refused(self.call.peer, (failure.code,) * max(1, len(self.entries)))
-
-    def _complete(self, response: bytes, code: Code) -> None:
-        self.call.complete([response])
-        self._recorder.answered(ACK, code, self._started_s)
-        self.end()
-
-    def end(self) -> None:
-        """Give back the request's charge; a second time does nothing."""
-        on_end, self.on_end = self.on_end, None
-        if on_end is not None:
-            on_end(self)
-
-
-_OK = errors.ok_status()
 
 
 class LeaseKeeper:
@@ -311,28 +221,24 @@ class LeaseKeeper:
         )
         invisible_ms = milliseconds(request.invisible_duration)
         check_change_invisible(self._limits, invisible_ms)
-        raft_group, lease = self._handles.lease(request.receipt_handle, group, topic)
+        handle = self._handles.read(request.receipt_handle, group, topic)
         self._unclaimed.claimed(caller.client_id)
         response = await self._storage.call(
-            raft_group,
+            handle.raft_group,
             "ChangeInvisible",
             storage_pb2.ChangeInvisibleRequest(
-                raft_group=raft_group, lease=lease, invisible_ms=invisible_ms
+                raft_group=handle.raft_group, lease=lease_ref(handle), invisible_ms=invisible_ms
             ),
             storage_pb2.ChangeInvisibleResponse,
             timeout_s=timeout_s,
         )
         changed = response.lease
         return self._signer.receipt(
-            ReceiptHandle(
-                raft_group,
-                lease.consumer_group_id,
-                lease.topic_id,
-                lease.queue,
-                lease.offset,
-                changed.lease_number,
-                changed.generation,
-                changed.visible_at_ms,
+            handle._replace(
+                lease_number=changed.lease_number,
+                generation=changed.generation,
+                visible_at_ms=changed.visible_at_ms,
+                auto_renewed=False,
             )
         )
 
@@ -350,16 +256,18 @@ class LeaseKeeper:
         group, topic = self._group_and_topic(
             caller.name_of(request.group), caller.name_of(request.topic)
         )
-        raft_group, lease = self._handles.lease(request.receipt_handle, group, topic)
+        handle = self._handles.read(request.receipt_handle, group, topic)
         self._unclaimed.claimed(caller.client_id)
         row = self._view.consumer_group(*group)
         # The handle was checked against it.
         assert row is not None
         await self._storage.call(
-            raft_group,
+            handle.raft_group,
             "ForwardToDeadLetter",
             storage_pb2.ForwardToDeadLetterRequest(
-                raft_group=raft_group, lease=lease, dead_letter_topic_id=row.dead_letter_topic_id
+                raft_group=handle.raft_group,
+                lease=lease_ref(handle),
+                dead_letter_topic_id=row.dead_letter_topic_id,
             ),
             storage_pb2.ForwardToDeadLetterResponse,
             timeout_s=timeout_s,

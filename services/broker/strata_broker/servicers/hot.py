@@ -13,7 +13,8 @@ from strata_broker.access.call_runtime import CallRuntime
 from strata_broker.access.principals import AccessRefused
 from strata_broker.base import errors, wire
 from strata_broker.base.failures import unexpected
-from strata_broker.receives.ack import ACK, Acknowledger
+from strata_broker.receives.ack import Acknowledger
+from strata_broker.receives.pending_ack import ACK
 from strata_broker.receives.receive import RECEIVE, Receiver
 from strata_broker.sends.pending_send import SEND
 from strata_broker.sends.send import Sender
@@ -56,10 +57,20 @@ class HotCalls:
         acks = [call for call in calls if call.method == ACK]
         others = [call for call in calls if call.method != ACK] if acks else calls
         try:
-            for call in (*acks, *others):
+            for call in acks:
+                self._take_in_turn(call, started_s)
+        finally:
+            self._stage_acks(started_s)
+        try:
+            for call in others:
                 self._take_in_turn(call, started_s)
         finally:
             self._sender.stage_gathered()
+
+    def _stage_acks(self, started_s: float) -> None:
+        """Stage the acks that were gathered; what cannot be staged with others is taken alone."""
+        for call in self._acknowledger.stage_gathered():
+            self._take(call, started_s, gathers=False)
 
     def _take_in_turn(self, call: HotCall, started_s: float) -> None:
         try:
@@ -72,15 +83,20 @@ class HotCalls:
 
     def _take_later(self, call: HotCall) -> None:
         """Take a call that was held back."""
-        self._take(call, self._clock.monotonic_s())
+        started_s = self._clock.monotonic_s()
+        self._take(call, started_s)
+        self._stage_acks(started_s)
         self._sender.stage_gathered()
 
-    def _take(self, call: HotCall, started_s: float) -> None:
+    def _take(self, call: HotCall, started_s: float, *, gathers: bool = True) -> None:
         try:
             principal = self._access.principal_of(call.metadata, call.peer)
             method = call.method
             if method == ACK:
-                self._acknowledger.take(call, principal)
+                if gathers:
+                    self._acknowledger.gather(call, principal, started_s)
+                else:
+                    self._acknowledger.take(call, principal)
             elif method == RECEIVE:
                 self._receiver.take(call, principal)
             elif method == SEND:

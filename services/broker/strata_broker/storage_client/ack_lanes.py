@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from itertools import islice
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import OVERLOADED, AngeliaError
@@ -22,11 +23,14 @@ from strata_broker.storage_client.channels import NodeChannels
 from strata_broker.storage_client.lanes import LEAST_TRY_S, NodeLanes
 from strata_broker.storage_client.leaders import LeaderMap
 from strata_broker.storage_client.storage_client import LED_ELSEWHERE, SERVICE
-from strata_mq.requests import RequestError
+from strata_mq.requests import ReceiptHandle, RequestError
 from strata_runtime.backoff import Backoff
 from strata_runtime.limits import Limit
 from strata_runtime.runtime import Runtime
 from strata_runtime.tasks import RequestTasks, Tasks
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
 _ACK = SERVICE + "Ack"
 _OK_OUTCOMES = frozenset((storage_pb2.OUTCOME_UNSPECIFIED, storage_pb2.OUTCOME_OK))
@@ -35,25 +39,31 @@ _SWEEP_S = 0.25
 
 
 class AckWaiter(Protocol):
-    """A waiter for acks; `index` is its own number for an ack."""
+    """A waiter for acks, each of which has a number of the waiter's own."""
 
-    def settled(self, index: int, failure: RequestError | None) -> None:
-        """The lease is gone; or the reason why it is not."""
+    def settled(self, numbers: Sequence[int], failures: Mapping[int, RequestError]) -> None:
+        """The leases are gone, except those of `failures`, by number."""
 
     def failed(self) -> None:
         """A call of the waiter failed unexpectedly: answer with an error, expect nothing more."""
 
-    def gone(self) -> bool:
-        """Whether the waiter's client has gone."""
+    def gone(self, number: int) -> bool:
+        """Whether the client that sent an ack has gone."""
 
 
-class _Ack(NamedTuple):
-    lease: storage_pb2.LeaseRef
+class _Acks(NamedTuple):
+    """Acks of one waiter."""
+
+    leases: Sequence[ReceiptHandle]
     waiter: AckWaiter
-    number: int
+    numbers: Sequence[int]
     deadline_s: float
     # An earlier try may have been carried out.
     repeated: bool = False
+
+    def part(self, begin: int, end: int | None = None) -> _Acks:
+        """Return some of them."""
+        return self._replace(leases=self.leases[begin:end], numbers=self.numbers[begin:end])
 
 
 class _GroupLane:
@@ -64,7 +74,7 @@ class _GroupLane:
     def __init__(self, raft_group: int, backoff: Backoff) -> None:
         self.raft_group = raft_group
         self.backoff = backoff
-        self.acks: deque[_Ack] = deque()
+        self.acks: deque[_Acks] = deque()
         # The node of the call under way; more acks may become ready meanwhile.
         self.asked = ""
         # Between a refusal and the repeat nothing is sent.
@@ -114,20 +124,33 @@ class Acker:
     def ack(
         self,
         raft_group: int,
-        lease: storage_pb2.LeaseRef,
+        leases: Sequence[ReceiptHandle],
         waiter: AckWaiter,
-        index: int,
+        numbers: Sequence[int],
         deadline_s: float,
     ) -> None:
-        """Send one ack; the waiter gets the result, or at once a refusal beyond the limit."""
-        if not self._limit.try_take():
-            waiter.settled(index, errors.too_many_requests())
+        """Send acks; the waiter gets the results, or at once a refusal beyond the limit.
+
+        Args:
+            raft_group: of all leases.
+            leases: what is acked.
+            waiter: hears of each ack once.
+            numbers: of the acks, for the waiter.
+            deadline_s: of all acks (monotonic seconds).
+        """
+        if not self._limit.try_take(len(leases)):
+            if len(leases) == 1:
+                waiter.settled(numbers, {numbers[0]: errors.too_many_requests()})
+                return
+            # There may be room for some of them.
+            for lease, number in zip(leases, numbers, strict=True):
+                self.ack(raft_group, (lease,), waiter, (number,), deadline_s)
             return
         lane = self._groups.get(raft_group)
         if lane is None:
             backoff = Backoff(self._config.first_retry_ms, self._config.max_retry_ms, self._random)
             lane = self._groups[raft_group] = _GroupLane(raft_group, backoff)
-        lane.acks.append(_Ack(lease, waiter, index, deadline_s))
+        lane.acks.append(_Acks(leases, waiter, numbers, deadline_s))
         if lane.pause is None:
             self._make_ready(lane)
 
@@ -147,10 +170,11 @@ class Acker:
         request = storage_pb2.AckRequest()
         deadline_s = 0.0
         for lane, acks in taken:
-            repeated = any(ack.repeated for ack in acks)
+            repeated = any([one.repeated for one in acks])
             group = request.groups.add(raft_group=lane.raft_group, repeated=repeated)
-            group.leases.extend([ack.lease for ack in acks])
-            deadline_s = max(deadline_s, *(ack.deadline_s for ack in acks))
+            for one in acks:
+                _add_leases(group.leases, one.leases)
+                deadline_s = max(deadline_s, one.deadline_s)
             lane.asked = node
         # A call with the longest deadline of its acks would delay the acks behind it.
         most_ms = self._config.call_timeout_ms
@@ -175,7 +199,7 @@ class Acker:
             self._drop_idle(lane)
         return True
 
-    def _take_ready(self, node: str) -> list[tuple[_GroupLane, list[_Ack]]]:
+    def _take_ready(self, node: str) -> list[tuple[_GroupLane, list[_Acks]]]:
         ready = self._ready.pop(node, {})
         taken = []
         room = self._config.max_acks_per_call
@@ -188,15 +212,9 @@ class Acker:
                 # It waited behind a call, and another node leads it since.
                 self._make_ready(lane)
                 continue
-            acks = list(islice(lane.acks, room))
-            for _ in acks:
-                lane.acks.popleft()
-            in_time = [ack for ack in acks if ack.deadline_s > now_s]
-            for ack in acks:
-                if ack.deadline_s <= now_s:
-                    self._tell(ack, errors.timed_out())
+            in_time = self._take_from(lane, room, now_s)
             if in_time:
-                room -= len(in_time)
+                room -= sum([len(one.leases) for one in in_time])
                 taken.append((lane, in_time))
             if lane.acks:
                 self._make_ready(lane)
@@ -204,10 +222,25 @@ class Acker:
                 self._drop_idle(lane)
         return taken
 
+    def _take_from(self, lane: _GroupLane, room: int, now_s: float) -> list[_Acks]:
+        """Take at most so many acks of a lane; return those that are not late."""
+        in_time = []
+        while lane.acks and room > 0:
+            one = lane.acks.popleft()
+            if len(one.leases) > room:
+                lane.acks.appendleft(one.part(room))
+                one = one.part(0, room)
+            room -= len(one.leases)
+            if one.deadline_s > now_s:
+                in_time.append(one)
+            else:
+                self._fail([one], errors.timed_out())
+        return in_time
+
     def _settle(
         self,
         lane: _GroupLane,
-        acks: list[_Ack],
+        acks: list[_Acks],
         node: str,
         result: storage_pb2.GroupOutcomes | None,
     ) -> None:
@@ -225,16 +258,16 @@ class Acker:
             self._fail(acks, errors.refused(outcome, result.refusal.reason))
         else:
             lane.backoff.reset()
-            outcomes = result.outcomes
-            for number, ack in enumerate(acks):
-                one = outcomes[number] if number < len(outcomes) else storage_pb2.OUTCOME_INVALID
-                ok = one == storage_pb2.OUTCOME_OK
-                self._tell(ack, None if ok else errors.refused(one))
+            outcomes, at = [*result.outcomes], 0
+            for one in acks:
+                own = outcomes[at : at + len(one.leases)]
+                at += len(one.leases)
+                self._tell(one, _failures(one.numbers, own))
 
     def _lost(
         self,
         lane: _GroupLane,
-        acks: list[_Ack],
+        acks: list[_Acks],
         node: str,
         failure: AngeliaError | TimeoutError,
     ) -> None:
@@ -249,12 +282,14 @@ class Acker:
             self._fail(acks, errors.lost(failure))
 
     def _repeat_later(
-        self, lane: _GroupLane, acks: list[_Ack], reason: str, *, unknown: bool = False
+        self, lane: _GroupLane, acks: list[_Acks], reason: str, *, unknown: bool = False
     ) -> None:
         self._retries.add(1, {"reason": reason})
         if unknown:
-            acks = [ack._replace(repeated=True) for ack in acks]
-        lane.acks.extendleft(ack for ack in reversed(acks) if not self._is_forgotten(ack))
+            acks = [one._replace(repeated=True) for one in acks]
+        for one in reversed(acks):
+            if (kept := self._without_gone(one)) is not None:
+                lane.acks.appendleft(kept)
         if lane.pause is None and lane.acks:
             pause_s = lane.backoff.next_s()
             lane.pause = asyncio.get_running_loop().call_later(pause_s, self._repeat, lane)
@@ -273,20 +308,26 @@ class Acker:
         if now_s < lane.sweep_at_s:
             return
         lane.sweep_at_s = now_s + _SWEEP_S
-        waiting = deque[_Ack]()
-        for ack in lane.acks:
-            if ack.deadline_s <= now_s:
-                self._tell(ack, errors.timed_out(self._leaders.explain(lane.raft_group)))
-            elif not self._is_forgotten(ack):
-                waiting.append(ack)
+        waiting = deque[_Acks]()
+        for one in lane.acks:
+            if one.deadline_s <= now_s:
+                self._fail([one], errors.timed_out(self._leaders.explain(lane.raft_group)))
+            elif (kept := self._without_gone(one)) is not None:
+                waiting.append(kept)
         lane.acks = waiting
 
-    def _is_forgotten(self, ack: _Ack) -> bool:
-        """Whether an ack that was sent, or could not be, is not worth another try; ends it."""
-        if not ack.waiter.gone():
-            return False
-        self._tell(ack, errors.timed_out())
-        return True
+    def _without_gone(self, acks: _Acks) -> _Acks | None:
+        """End acks, sent or not, that are not worth another try; return the others."""
+        gone = [acks.waiter.gone(number) for number in acks.numbers]
+        if not any(gone):
+            return acks
+        kept = [at for at, is_gone in enumerate(gone) if not is_gone]
+        ended = [number for number, is_gone in zip(acks.numbers, gone, strict=True) if is_gone]
+        self._fail([acks._replace(numbers=ended)], errors.timed_out())
+        if not kept:
+            return None
+        leases = [acks.leases[at] for at in kept]
+        return acks._replace(leases=leases, numbers=[acks.numbers[at] for at in kept])
 
     def _drop_idle(self, lane: _GroupLane) -> None:
         if lane.is_idle and self._groups.get(lane.raft_group) is lane:
@@ -304,16 +345,45 @@ class Acker:
         elif lane.asked and lane.asked != leader:
             self._lanes.give_up(lane.asked)
 
-    def _fail(self, acks: list[_Ack], failure: RequestError) -> None:
-        for ack in acks:
-            self._tell(ack, failure)
+    def _fail(self, acks: list[_Acks], failure: RequestError) -> None:
+        for one in acks:
+            self._tell(one, dict.fromkeys(one.numbers, failure))
 
-    def _tell(self, ack: _Ack, failure: RequestError | None) -> None:
+    def _tell(self, acks: _Acks, failures: Mapping[int, RequestError]) -> None:
         """Tell one waiter; its failure does not affect the other waiters of the lane."""
-        self._limit.give_back()
+        self._limit.give_back(len(acks.numbers))
         try:
-            ack.waiter.settled(ack.number, failure)
+            acks.waiter.settled(acks.numbers, failures)
         except Exception as unexpected_failure:  # noqa: BLE001 - it ends this request only
             self._requests.failed("tell who acks", unexpected_failure)
             with passed_over(self._requests, "refuse an ack"):
-                ack.waiter.failed()
+                acks.waiter.failed()
+
+
+def _add_leases(
+    leases: RepeatedCompositeFieldContainer[storage_pb2.LeaseRef], handles: Sequence[ReceiptHandle]
+) -> None:
+    """Add the leases that handles name to a field of a request."""
+    add = leases.add
+    for _, group, topic, queue, offset, number, generation, visible_at_ms, _ in handles:
+        add(
+            consumer_group_id=group,
+            topic_id=topic,
+            queue=queue,
+            offset=offset,
+            lease_number=number,
+            generation=generation,
+            visible_at_ms=visible_at_ms,
+        )
+
+
+def _failures(numbers: Sequence[int], outcomes: Sequence[int]) -> dict[int, RequestError]:
+    """Return what was refused, by number; an ack without outcome was."""
+    if outcomes.count(storage_pb2.OUTCOME_OK) == len(numbers):
+        return {}
+    given = chain(outcomes, repeat(storage_pb2.OUTCOME_INVALID))
+    return {
+        number: errors.refused(outcome)
+        for number, outcome in zip(numbers, given, strict=False)
+        if outcome != storage_pb2.OUTCOME_OK
+    }
