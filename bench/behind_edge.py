@@ -86,7 +86,9 @@ class EdgelessNode(Standalone):
         await channel.close()
 
 
-async def drive(edge: BenchEdge, requests: Sequence[bytes], in_flight: int) -> None:
+async def drive(
+    edge: BenchEdge, requests: Sequence[bytes], in_flight: int, method: str = "SendMessage"
+) -> None:
     """Keep a number of requests under way until all are answered, as clients do."""
     waiting = iter(requests)
     finished = asyncio.Event()
@@ -103,7 +105,7 @@ async def drive(edge: BenchEdge, requests: Sequence[bytes], in_flight: int) -> N
         if request is not None:
             if not arrived:
                 running.call_soon(hand_over)
-            arrived.append(CALL_TYPE("SendMessage", request, done))
+            arrived.append(CALL_TYPE(method, request, done))
 
     def done(responses: Sequence[bytes]) -> None:
         nonlocal left

@@ -4,9 +4,10 @@
 
 Calls go straight to the broker's hot handler. `end_to_end` sends at a rate, whatever happens, to 32
 receives that wait; each acknowledges what came and waits again. `drain` takes what lies there in
-receives and acks of 32. Prints one JSON object: microseconds of CPU per message, of the process and
-of the event loop's thread alone; messages per second, or milliseconds from send to receive.
-`--profile` prints where the event loop's CPU goes in one phase.
+receives and acks of 32. `receives` takes the same without acks, and `acks_of_one` acknowledges each
+of these messages by a call of its own, 64 in flight. Prints one JSON object: microseconds of CPU
+per message, of the process and of the event loop's thread alone; messages per second, or
+milliseconds from send to receive. `--profile` prints where the event loop's CPU goes in one phase.
 """
 
 from __future__ import annotations
@@ -124,19 +125,26 @@ class Consumers:
 
     async def ack(self, found: Sequence[Received]) -> None:
         """Acknowledge messages."""
-        request = service_pb2.AckMessageRequest()
-        request.group.name = request.topic.name = "bench"
-        for message_id, handle in found:
-            request.entries.add(message_id=message_id, receipt_handle=handle)
-        await self.call("AckMessage", request.SerializeToString())
+        await self.call("AckMessage", ack_request(found))
 
-    async def work(self, queue: int, size: int) -> None:
-        """Receive and acknowledge forever."""
+    async def work(self, queue: int, size: int, kept: list[Received] | None = None) -> None:
+        """Receive and acknowledge forever, or keep what came."""
         request = receive_request(queue, size)
         while True:
             found = await self.receive(request)
-            if found:
+            if kept is not None:
+                kept += found
+            elif found:
                 await self.ack(found)
+
+
+def ack_request(found: Sequence[Received]) -> bytes:
+    """Serialise the acknowledgement of messages."""
+    request = service_pb2.AckMessageRequest()
+    request.group.name = request.topic.name = "bench"
+    for message_id, handle in found:
+        request.entries.add(message_id=message_id, receipt_handle=handle)
+    return request.SerializeToString()
 
 
 def receive_request(queue: int, size: int) -> bytes:
@@ -180,21 +188,37 @@ async def end_to_end(
     }
 
 
-async def drain(node: EdgelessNode) -> dict[str, float]:
-    """Take what lies there."""
-    requests = send_requests(DRAINED // 32, 32, 1024, first=2 << 40)
+async def fill(node: EdgelessNode, first: int) -> int:
+    """Send what is drained; return how many messages."""
+    requests = send_requests(DRAINED // 32, 32, 1024, first=first)
     await drive(node.edge, requests, 16)
+    return len(requests) * 32
+
+
+async def drain(
+    node: EdgelessNode, count: int, kept: list[Received] | None = None
+) -> dict[str, float]:
+    """Take what lies there; with `kept`, which takes its handles, acknowledge nothing."""
     consumers = Consumers(node.edge)
-    count = len(requests) * 32
     begun_s = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:
-        working = [tasks.create_task(consumers.work(-1, 32)) for _ in range(QUEUES * 2)]
+        working = [tasks.create_task(consumers.work(-1, 32, kept)) for _ in range(QUEUES * 2)]
         await consumers.have(count)
         for task in working:
             task.cancel()
     return {
         "messages": consumers.count,
         "messages_per_s": round(consumers.count / (time.perf_counter() - begun_s)),
+    }
+
+
+async def ack_each(node: EdgelessNode, requests: Sequence[bytes]) -> dict[str, float]:
+    """Acknowledge each message by a call of its own."""
+    begun_s = time.perf_counter()
+    await drive(node.edge, requests, 64, method="AckMessage")
+    return {
+        "messages": len(requests),
+        "messages_per_s": round(len(requests) / (time.perf_counter() - begun_s)),
     }
 
 
@@ -220,15 +244,25 @@ async def measured(
 
 async def run(folder: Path, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Start a node and measure."""
+    kept: list[Received] = []
+    figures = {}
+
+    async def measure(name: str, phase: Callable[[], Awaitable[dict[str, float]]]) -> None:
+        if options.profile in (None, name):
+            figures[name] = await measured(phase, profile=options.profile == name)
+        elif name == "receives" and options.profile == "acks_of_one":
+            await phase()
+
     async with serving(folder) as node:
         await end_to_end(node, options.rate, WARMUP_S, first=3 << 40)
-        return {
-            "end_to_end": await measured(
-                lambda: end_to_end(node, options.rate, options.seconds),
-                profile=options.profile == "end_to_end",
-            ),
-            "drain": await measured(lambda: drain(node), profile=options.profile == "drain"),
-        }
+        await measure("end_to_end", lambda: end_to_end(node, options.rate, options.seconds))
+        count = await fill(node, 2 << 40)
+        await measure("drain", lambda: drain(node, count))
+        count = await fill(node, 4 << 40)
+        await measure("receives", lambda: drain(node, count, kept))
+        requests = [ack_request([one]) for one in kept]
+        await measure("acks_of_one", lambda: ack_each(node, requests))
+    return figures
 
 
 def main() -> None:
@@ -237,7 +271,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="disk to measure on")
     parser.add_argument("--rate", type=int, default=1_000, help="messages per second")
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--profile", choices=("end_to_end", "drain"))
+    parser.add_argument("--profile", choices=("end_to_end", "drain", "receives", "acks_of_one"))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         print(json.dumps(loop.run(run(Path(folder), options)), indent=2))
