@@ -99,16 +99,11 @@ def delivery_fragment(
     handle = receipt_handle.encode()
     properties = b"".join(
         (
-            _stored(store_time_ms, store_host),
-            _RECEIPT_HANDLE,
-            _varint(len(handle)),
+            _before_handle(store_time_ms, store_host, len(handle)),
             handle,
-            _QUEUE_ID,
-            _varint(queue),
-            _QUEUE_OFFSET,
+            _before_offset(queue),
             _varint(offset),
-            _DELIVERY_ATTEMPT,
-            _varint(attempt),
+            _attempt(attempt),
         )
     )
     if dead_letter_origin is not None:
@@ -156,7 +151,7 @@ def user_property_fragment(name: str, value: str) -> bytes:
 
 
 @lru_cache(maxsize=_CACHED_STORE_TIMES_MAX)
-def _stored(store_time_ms: int, store_host: str) -> bytes:
+def _before_handle(store_time_ms: int, store_host: str, handle_length: int) -> bytes:
     seconds, milliseconds = divmod(store_time_ms, 1000)
     timestamp = b"".join(
         (
@@ -166,7 +161,26 @@ def _stored(store_time_ms: int, store_host: str) -> bytes:
             _varint(milliseconds * _NANOS_PER_MS),
         )
     )
-    return _STORE_TIMESTAMP + _varint(len(timestamp)) + timestamp + _text(_STORE_HOST, store_host)
+    return b"".join(
+        (
+            _STORE_TIMESTAMP,
+            _varint(len(timestamp)),
+            timestamp,
+            _text(_STORE_HOST, store_host),
+            _RECEIPT_HANDLE,
+            _varint(handle_length),
+        )
+    )
+
+
+@lru_cache(maxsize=1024)
+def _before_offset(queue: int) -> bytes:
+    return _QUEUE_ID + _varint(queue) + _QUEUE_OFFSET
+
+
+@lru_cache(maxsize=128)
+def _attempt(attempt: int) -> bytes:
+    return _DELIVERY_ATTEMPT + _varint(attempt)
 
 
 def _text(tag: bytes, text: str) -> bytes:

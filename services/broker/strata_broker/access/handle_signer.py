@@ -19,6 +19,7 @@ from strata_mq.requests import (
     decode_handles,
     decode_pending_handle,
     encode_handle,
+    encode_handles,
     encode_pending_handle,
 )
 from strata_runtime.clock import Clock
@@ -48,6 +49,10 @@ class HandleSigner:
     def receipt(self, handle: ReceiptHandle) -> str:
         """Return the text of a receipt handle."""
         return encode_handle(handle, self.keys())
+
+    def receipts(self, handles: Sequence[ReceiptHandle]) -> list[str]:
+        """Return the texts of receipt handles."""
+        return encode_handles(handles, self.keys())
 
     def read_receipts(self, texts: Sequence[str]) -> list[ReceiptHandle | None]:
         """Read receipt handles; None for one that is none, damaged or forged."""

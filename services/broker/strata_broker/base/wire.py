@@ -250,18 +250,21 @@ def received_message(stored: bytes, added: bytes, rest: bytes = b"") -> bytes:
         added: SystemProperties added to the stored ones: of a field in both, these hold.
         rest: more fields of the message.
     """
-    properties_at = _payload_at(stored)
-    length = 0
-    for shift, byte in enumerate(stored[1:properties_at]):
-        length |= (byte & 0x7F) << (7 * shift)
+    # Nearly always the length has two bytes.
+    length, properties_at = stored[1], 2
+    if length > 0x7F:
+        length, properties_at = length & 0x7F | stored[2] << 7, 3
+        if stored[2] > 0x7F:
+            length, properties_at = read_varint(stored, 1)
     properties_end = properties_at + length
-    head = SYSTEM_PROPERTIES_KEY + varint(length + len(added))
-    size = len(head) + len(stored) - properties_at + len(added) + len(rest)
+    properties_length = varint(length + len(added))
+    size = 1 + len(properties_length) + len(stored) - properties_at + len(added) + len(rest)
     return b"".join(
         (
             b"\x12",
             varint(size),
-            head,
+            SYSTEM_PROPERTIES_KEY,
+            properties_length,
             stored[properties_at:properties_end],
             added,
             stored[properties_end:],

@@ -17,7 +17,7 @@ from strata_broker.base.message_traces import MessageTraces
 from strata_broker.metadata.metadata import TopicRow
 from strata_broker.metadata.stored_messages import shown_message
 from strata_broker.storage_client.storage_client import StorageClient
-from strata_mq.requests import HandleKeys, ReceiptHandle, encode_handle
+from strata_mq.requests import ReceiptHandle
 
 
 class Given(NamedTuple):
@@ -96,11 +96,22 @@ class Deliverer:
             self._traces.delivered(topic.name, group.name, popped, self._store_host)
         responses = [wire.RECEIVE_OK]
         sizes, counts = [0, 0], [0, 0]
-        keys = self._handles.keys()
-        for leased in popped.messages:
-            message = leased.message
-            responses.append(self._response(raft_group, group, topic, leased, keys))
-            is_retry = leased.attempt_count > 1
+        handles = self._receipts(raft_group, group, topic, popped)
+        for leased, handle in zip(popped.messages, handles, strict=True):
+            message, attempt = leased.message, leased.attempt_count
+            responses.append(
+                shown_message(
+                    topic,
+                    message,
+                    leased.store_time_ms,
+                    self._store_host,
+                    leased.queue,
+                    leased.offset,
+                    handle,
+                    attempt,
+                )
+            )
+            is_retry = attempt > 1
             sizes[is_retry] += len(message)
             counts[is_retry] += 1
         responses.append(wire.delivery_timestamp(self._clock.wall_ms()))
@@ -135,35 +146,16 @@ class Deliverer:
         )
         self._released.add(response.released)
 
-    def _response(
+    def _receipts(
         self,
         raft_group: int,
         group: meta_pb2.ConsumerGroup,
         topic: TopicRow,
-        leased: storage_pb2.LeasedMessage,
-        keys: HandleKeys,
-    ) -> bytes:
-        handle = encode_handle(
-            ReceiptHandle(
-                raft_group,
-                group.consumer_group_id,
-                topic.topic_id,
-                leased.queue,
-                leased.offset,
-                leased.lease_number,
-                leased.generation,
-                leased.visible_at_ms,
-                leased.visible_at_ms == 0,
-            ),
-            keys,
-        )
-        return shown_message(
-            topic,
-            leased.message,
-            leased.store_time_ms,
-            self._store_host,
-            leased.queue,
-            leased.offset,
-            handle,
-            leased.attempt_count,
+        popped: storage_pb2.PopResponse,
+    ) -> Sequence[str]:
+        """Return the receipt handle of each message."""
+        group_id, topic_id = group.consumer_group_id, topic.topic_id
+        leases = given_by(raft_group, group_id, topic_id, popped.messages).leases
+        return self._handles.receipts(
+            [ReceiptHandle(raft_group, group_id, topic_id, *one, one[4] == 0) for one in leases]
         )
