@@ -60,6 +60,57 @@ def test_acks(entries: list[tuple[str, str]]) -> None:
     assert wire.acked(entries) == expected.SerializeToString()
 
 
+ascii_texts = st.text(st.characters(max_codepoint=0x7F), max_size=140)
+any_texts = st.one_of(ascii_texts, st.text(max_size=20))
+
+
+@given(
+    st.lists(st.tuples(any_texts, any_texts), max_size=4),
+    st.tuples(*[any_texts] * 4),
+    st.booleans(),
+    st.integers(0, 4),
+    st.binary(max_size=3),
+)
+def test_a_plain_ack_is_read_as_the_generated_classes_read_it(
+    entries: list[tuple[str, str]],
+    names: tuple[str, str, str, str],
+    has_more: bool,
+    cut: int,
+    added: bytes,
+) -> None:
+    """Requests of another form, damaged ones too, are left to these classes."""
+    request = service_pb2.AckMessageRequest()
+    request.group.resource_namespace, request.group.name = names[:2]
+    request.topic.resource_namespace, request.topic.name = names[2:]
+    for message_id, handle in entries:
+        request.entries.add(message_id=message_id, receipt_handle=handle)
+    if has_more and entries:
+        request.entries[-1].lite_topic = "lite"
+    data = request.SerializeToString()
+    plain = wire.plain_ack(data[: len(data) - cut] + added)
+    if plain is None:
+        short = all(0 < len(text) < 50 and text.isascii() for pair in entries for text in pair)
+        is_plain = short and bool(entries) and all(map(str.isascii, names))
+        assert cut or added or has_more or not is_plain or max(map(len, names)) > 50
+        return
+    request = service_pb2.AckMessageRequest.FromString(data[: len(data) - cut] + added)
+    head, own_entries, handles = plain
+    read = service_pb2.AckMessageRequest.FromString(head)
+    assert (read.group, read.topic, len(read.entries)) == (request.group, request.topic, 0)
+    assert handles == [entry.receipt_handle for entry in request.entries]
+    named = [(entry.message_id, entry.receipt_handle) for entry in request.entries]
+    assert wire.plainly_acked(own_entries) == wire.acked(named)
+
+
+@given(st.binary(max_size=40))
+def test_bytes_that_are_no_ack_are_not_read_as_one(data: bytes) -> None:
+    """Whatever is read as a plain ack is one for the generated classes, too."""
+    plain = wire.plain_ack(data)
+    if plain is not None:
+        request = service_pb2.AckMessageRequest.FromString(data)
+        assert [entry.receipt_handle for entry in request.entries] == plain[2]
+
+
 @given(*[st.text(min_size=1, max_size=200)] * 2, st.text(max_size=200))
 def test_send_results_of_messages_that_wait(
     message_id: str, transaction_id: str, recall_handle: str

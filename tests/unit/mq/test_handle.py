@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata_mq.requests.errors import Code, RequestError
-from strata_mq.requests.handle import ReceiptHandle, decode_handle, encode_handle
+from strata_mq.requests.handle import (
+    ReceiptHandle,
+    decode_handle,
+    decode_handles,
+    encode_handle,
+    encode_handles,
+)
 from strata_mq.requests.handle_keys import HandleKeys
 
 words = st.integers(0, 2**32 - 1)
@@ -88,6 +94,40 @@ def test_any_changed_character_of_a_signed_handle_is_found(
         with pytest.raises(RequestError) as caught:
             decode_handle(forged, KEYS)
         assert caught.value.code is Code.INVALID_RECEIPT_HANDLE
+
+
+@given(
+    st.lists(st.tuples(handles, st.sampled_from([KEYS, FORMER, HandleKeys({})])), max_size=6),
+    st.lists(st.tuples(st.integers(0, 6), st.text(max_size=80)), max_size=2),
+)
+def test_many_handles_are_read_as_each_one_is(
+    made: list[tuple[ReceiptHandle, HandleKeys]], others: list[tuple[int, str]]
+) -> None:
+    """Of several keys, unsigned ones and nonsense among them."""
+    texts = [encode_handle(handle, keys) for handle, keys in made]
+    for at, text in others:
+        texts.insert(at, text)
+    expected: list[ReceiptHandle | None] = []
+    for text in texts:
+        try:
+            expected.append(decode_handle(text, KEYS))
+        except RequestError:
+            expected.append(None)
+    assert decode_handles(texts, KEYS) == expected
+
+
+@given(st.lists(handles, min_size=1, max_size=5), st.integers(0, 67), st.sampled_from("AZ09-_=é"))
+def test_one_changed_character_among_many_handles_is_found(
+    made: list[ReceiptHandle], at: int, other: str
+) -> None:
+    """The others stay good; many handles are written as each one is."""
+    texts = encode_handles(made, KEYS)
+    assert texts == [encode_handle(handle, KEYS) for handle in made]
+    assert encode_handles(made) == [encode_handle(handle) for handle in made]
+    assert decode_handles(texts, KEYS) == made
+    changed = texts[0][:at] + other + texts[0][at + 1 :]
+    if changed != texts[0]:
+        assert decode_handles([changed, *texts[1:]], KEYS) == [None, *made[1:]]
 
 
 def test_a_key_signs_until_it_is_not_valid_any_more() -> None:
