@@ -22,6 +22,7 @@ from strata_broker.sends.pending_send import PendingSend
 from strata_broker.sends.send import Sender
 from strata_broker.storage_client.append_lanes import Appender
 from strata_edge.ports import CallError
+from strata_mq.requests import decode_handle
 from strata_runtime.tasks import RequestTasks, TooManyTasksError
 from strata_testing import until
 from strata_testing.broker import broker_config
@@ -267,15 +268,20 @@ async def test_an_ack_that_fails_twice_ends_no_lane(
     failed_requests: Failed,
     told: str,
 ) -> None:
-    """Also of a request with two entries, and when its refusal fails as well."""
-    handles = []
-    for number in range(2):
+    """Also of a request that is told of two raft groups, and when its refusal fails as well."""
+    handles: dict[int, str] = {}
+    last = ""
+    for number in range(40):
         await client.send(message("orders", number))
         (got,) = await client.receive_all("orders", "g")
-        handles.append(got.system_properties.receipt_handle)
+        last = got.system_properties.receipt_handle
+        if len(handles) == 2:
+            break
+        handles[decode_handle(last).raft_group] = last
     both = ack_request()
-    for _ in range(2):
-        both.entries.add(receipt_handle=handles[0])
+    for handle in handles.values():
+        both.entries.add(receipt_handle=handle)
+    assert len(both.entries) == 2
     monkeypatch.setattr(PendingAck, "settled", odd)
     if told == "failed":
         monkeypatch.setattr(PendingAck, "failed", odd)
@@ -286,7 +292,7 @@ async def test_an_ack_that_fails_twice_ends_no_lane(
         assert (await ack_status(call)).code == INTERNAL
     monkeypatch.undo()
     again = ack_request()
-    again.entries.add(receipt_handle=handles[1])
+    again.entries.add(receipt_handle=last)
     assert (await ack_status(edge.begin("AckMessage", again))).code == definition_pb2.OK
     taken_out(failed_requests, count=count)
 

@@ -66,10 +66,10 @@ async def answers_of(calls: Sequence[FakeCall]) -> list[service_pb2.AckMessageRe
 
 
 async def codes_of(calls: Sequence[FakeCall]) -> list[int]:
-    """Return the status of each answer; every entry has it too."""
+    """Return the status of each answer; the entries that it names have it too."""
     answers = await answers_of(calls)
     for answer in answers:
-        assert {entry.status.code for entry in answer.entries} == {answer.status.code}
+        assert {entry.status.code for entry in answer.entries} <= {answer.status.code}
     return [answer.status.code for answer in answers]
 
 
