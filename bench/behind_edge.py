@@ -49,7 +49,9 @@ class EdgelessNode(Standalone):
     def __init__(
         self, folder: DataFolder, metrics: Metrics, access_control: str | None = None
     ) -> None:
-        config = StandaloneConfig().with_flags(access_control={"mode": access_control})
+        # Handles are signed from the first one on, as on a node that runs for a minute.
+        access = {"mode": access_control, "cluster_key_delay_ms": 0}
+        config = StandaloneConfig().with_flags(access_control=access)
         super().__init__(
             with_access_control(config),
             folder,
