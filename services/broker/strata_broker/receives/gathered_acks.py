@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -25,14 +25,16 @@ from strata_broker.base.parsing import parse
 from strata_broker.base.receive_config import AckSection
 from strata_broker.base.shares import owners_of
 from strata_broker.metadata.metadata import Name, TopicRow
+from strata_broker.metadata.recorder import Recorder
 from strata_broker.metadata.requests import Caller, caller_of
+from strata_broker.receives.ack_room import AckRoom
+from strata_broker.receives.handles import HandleReader
 from strata_broker.receives.pending_ack import ACK, PendingAck
 from strata_broker.receives.unclaimed import Unclaimed
+from strata_broker.storage_client.ack_lanes import Acker
 from strata_edge.ports import HotCall
 from strata_mq.requests import Code, ReceiptHandle, RequestError
-
-if TYPE_CHECKING:
-    from strata_broker.receives.ack import Acknowledger
+from strata_runtime.tasks import RequestTasks
 
 _TELL = "tell who acks"
 # A larger request has many entries: what it has in common with others is little of its time.
@@ -44,6 +46,36 @@ _Key = tuple[bytes, Caller, str, Principal, int]
 """What acks have in common: bytes of group and topic, caller, connection, rights, deadline."""
 
 
+class AckOwner(Protocol):
+    """The part of `Acknowledger` that gathered acks need.
+
+    Attributes:
+        acker: sends acks to storage.
+        handles: reads receipt handles.
+        room: bounds the requests that wait.
+        recorder: counts answers.
+        requests: note unexpected failures.
+    """
+
+    acker: Acker
+    handles: HandleReader
+    room: AckRoom
+    recorder: Recorder
+    requests: RequestTasks
+
+    def time_for(self, call: HotCall) -> float:
+        """Return how many seconds a call may take."""
+
+    def admitted(
+        self, request: service_pb2.AckMessageRequest, caller: Caller, principal: Principal
+    ) -> tuple[Name, TopicRow]:
+        """Return the consumer group and the topic of a request that its caller may make.
+
+        Raises:
+            RequestError: FORBIDDEN, or a name is illegal or unknown.
+        """
+
+
 class GatheredAcks:
     """Gathers the acks of a turn. Used on the event loop only.
 
@@ -53,9 +85,7 @@ class GatheredAcks:
         unclaimed: is told of clients that ack.
     """
 
-    def __init__(
-        self, acknowledger: Acknowledger, config: AckSection, unclaimed: Unclaimed
-    ) -> None:
+    def __init__(self, acknowledger: AckOwner, config: AckSection, unclaimed: Unclaimed) -> None:
         self._acknowledger = acknowledger
         self._unclaimed = unclaimed
         self._max_request_bytes = min(_MAX_REQUEST_BYTES, config.max_request_bytes)
@@ -174,7 +204,7 @@ class _TurnAcks:
 
 
 def _entries_of(
-    acks: _TurnAcks, handles: Sequence[ReceiptHandle | None], acknowledger: Acknowledger
+    acks: _TurnAcks, handles: Sequence[ReceiptHandle | None], acknowledger: AckOwner
 ) -> tuple[dict[int, _Entry], list[HotCall]]:
     """Return (acks by raft group, the calls with a bad handle or with several raft groups)."""
     entries: dict[int, _Entry] = {}
@@ -223,7 +253,7 @@ class _Entry:
         "leases",
     )
 
-    def __init__(self, acknowledger: Acknowledger, acks: _TurnAcks) -> None:
+    def __init__(self, acknowledger: AckOwner, acks: _TurnAcks) -> None:
         self._acknowledger = acknowledger
         self._owners = owners_of(acks.caller.client_id, acks.peer)
         self._started_s = acks.started_s

@@ -334,7 +334,7 @@ class Receiver:
             self._takebacks.take_back(
                 given_by(raft_group, consumer_group_id, topic.topic_id, unread)
             )
-        size_bytes = sum(len(leased.message) for leased in popped.messages)
+        size_bytes = sum([len(leased.message) for leased in popped.messages])
         self._reads.spread.count(
             raft_group, topic.topic_id, size_bytes, from_leader=not only_places
         )
@@ -488,7 +488,7 @@ def topic_ref(topic: TopicRow) -> storage_pb2.TopicRef:
 
 def _looked(share: AnswerShare, popped: storage_pb2.PopResponse | None) -> None:
     messages = () if popped is None else popped.messages
-    share.came(sum(len(leased.message) for leased in messages))
+    share.came(sum([len(leased.message) for leased in messages]))
 
 
 def _trouble(ticket: PopTicket) -> str:

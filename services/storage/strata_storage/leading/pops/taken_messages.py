@@ -79,10 +79,11 @@ class TakenMessages:
         if found and not any(message is not None for message in messages):
             raise self._reader.refusal_of(locations[0], "every message of this pop")
         delivered: list[Delivered] = []
+        takes_all = call.message_filter is EVERYTHING
         for (leased, row), message in zip(found, messages, strict=True):
             if message is None:
                 continue
-            if not await self._is_wanted(call.message_filter, leased, message):
+            if not (takes_all or await self._is_wanted(call.message_filter, leased, message)):
                 self._consume(leased)
                 self._sets.filtered += 1
                 continue
@@ -96,8 +97,6 @@ class TakenMessages:
     async def _is_wanted(
         self, message_filter: MessageFilter, leased: Leased, message: bytes
     ) -> bool:
-        if message_filter is EVERYTHING:
-            return True
         if not message_filter.needs_messages:
             return message_filter.matches(message)
         if leased.is_new:
