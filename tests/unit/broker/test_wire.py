@@ -104,7 +104,7 @@ def test_a_plain_ack_is_read_as_the_generated_classes_read_it(
 
 @given(st.binary(max_size=40))
 def test_bytes_that_are_no_ack_are_not_read_as_one(data: bytes) -> None:
-    """Whatever is read as a plain ack is one for the generated classes, too."""
+    """The generated classes read each plain ack, too, and find the same handles."""
     plain = wire.plain_ack(data)
     if plain is not None:
         request = service_pb2.AckMessageRequest.FromString(data)

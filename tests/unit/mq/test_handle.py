@@ -103,7 +103,7 @@ def test_any_changed_character_of_a_signed_handle_is_found(
 def test_many_handles_are_read_as_each_one_is(
     made: list[tuple[ReceiptHandle, HandleKeys]], others: list[tuple[int, str]]
 ) -> None:
-    """Of several keys, unsigned ones and nonsense among them."""
+    """They are of several keys, with unsigned ones and nonsense among them."""
     texts = [encode_handle(handle, keys) for handle, keys in made]
     for at, text in others:
         texts.insert(at, text)

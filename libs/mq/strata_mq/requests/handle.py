@@ -130,7 +130,7 @@ def _decode_signed(texts: Sequence[str], keys: HandleKeys) -> list[ReceiptHandle
     for first, *values in _SIGNED.iter_unpack(raw):
         if first >> 4 != _SIGNED_VERSION:
             return None
-        handles.append(ReceiptHandle(*values, bool(first & _AUTO_RENEWED)))
+        handles.append(ReceiptHandle._make((*values, bool(first & _AUTO_RENEWED))))
     return handles
 
 

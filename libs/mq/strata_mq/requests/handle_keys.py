@@ -71,7 +71,7 @@ class HandleKeys:
             KeyError: no key signs.
         """
         hashed, seal_id = self._hashes[kind, self.signing_key_id & _KEY_ID_MASK], self._seal_id
-        parts = []
+        parts: list[bytes] = []
         for fields in handles:
             tagged, begin = hashed.copy(), fields + seal_id
             tagged.update(begin)

@@ -98,7 +98,7 @@ class Acknowledger:
             principal: who acks.
         """
         started_s = self._clock.monotonic_s()
-        pending = PendingAck(call, self.room, self.recorder, started_s)
+        pending = PendingAck(call, self.room, self.recorder, started_s=started_s)
         try:
             self._take(call, pending, principal, started_s)
         except BaseException:

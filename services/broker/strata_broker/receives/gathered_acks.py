@@ -43,7 +43,7 @@ _MAX_REQUEST_BYTES = 1_024
 _DEADLINES_PER_S = 100
 
 _Key = tuple[bytes, Caller, str, Principal, int]
-"""What acks have in common: bytes of group and topic, caller, connection, rights, deadline."""
+"""Bytes of group and topic, caller, connection, rights, deadline: gathered acks have the same."""
 
 
 class AckOwner(Protocol):
@@ -163,7 +163,9 @@ class GatheredAcks:
             group, topic = self._acknowledger.admitted(request, caller, principal)
         except (DecodeError, RequestError):
             return None
-        return _TurnAcks(caller, peer, group, topic, started_s=started_s, deadline_s=deadline_s)
+        return _TurnAcks(
+            caller, peer, group=group, topic=topic, started_s=started_s, deadline_s=deadline_s
+        )
 
 
 class _TurnAcks:
@@ -185,9 +187,9 @@ class _TurnAcks:
         self,
         caller: Caller,
         peer: str,
+        *,
         group: Name,
         topic: TopicRow,
-        *,
         started_s: float,
         deadline_s: float,
     ) -> None:
@@ -262,7 +264,7 @@ class _Entry:
         self._entries: list[Sequence[bytes]] = []
         self._firsts: list[int] = []
         self.leases: list[ReceiptHandle] = []
-        # Of the calls that are not answered and do not go on by themselves.
+        # The charge of calls that are not answered and do not go on by themselves.
         self._charged_bytes = 0
         # Calls that go on by themselves, by number.
         self._alone: dict[int, PendingAck] = {}
@@ -342,7 +344,7 @@ class _Entry:
         if pending is None:
             call, acknowledger = self.calls[at], self._acknowledger
             pending = self._alone[at] = PendingAck(
-                call, acknowledger.room, acknowledger.recorder, self._started_s
+                call, acknowledger.room, acknowledger.recorder, started_s=self._started_s
             )
             pending.entries = service_pb2.AckMessageRequest.FromString(call.request).entries
             pending.begin()

@@ -45,7 +45,9 @@ class PendingAck:
         "owners",
     )
 
-    def __init__(self, call: HotCall, room: AckRoom, recorder: Recorder, started_s: float) -> None:
+    def __init__(
+        self, call: HotCall, room: AckRoom, recorder: Recorder, *, started_s: float
+    ) -> None:
         self.call = call
         self.entries: Sequence[service_pb2.AckMessageEntry] = ()
         self.owners: Sequence[Owner] = ()
