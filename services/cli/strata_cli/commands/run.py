@@ -79,6 +79,7 @@ def standalone(
     insecure: Insecure = False,
     first_admin_file: str | None = None,
     console_port: int | None = None,
+    remoting_port: int | None = None,
     metrics_port: int | None = None,
     log_level: LogLevel | None = None,
     config: Path | None = None,
@@ -106,6 +107,8 @@ def standalone(
         first_admin_file: JSON file with access_key and secret_key of the first admin; default: keys
             are made and written to first-admin.json in the data folder.
         console_port: Port for the web console; default: any free port on the loopback interface.
+        remoting_port: Port for clients of the remoting protocol, 0 for any free port; default:
+            none, or the configured port.
         metrics_port: Port for Prometheus and health.
         log_level: Lowest level that is logged.
         config: TOML file; the variable STRATA_<SECTION>_<KEY> overrides a key of the file.
@@ -130,6 +133,7 @@ def standalone(
         route={"advertised_endpoint": virtual_address},
         tier={"url": tier},
         console={"port": console_port},
+        remoting={"port": remoting_port},
         plugins=tuple(filter(None, plugins.split(","))) if plugins is not None else None,
     )
     run(settings, data_dir)
@@ -272,6 +276,7 @@ def broker(
     storage_codec: Literal["protobuf", "json", "avro"] | None = None,
     rack: str | None = None,
     workers: str | None = None,
+    remoting_port: int | None = None,
     security: Security = SECURITY,
     metrics_port: int | None = None,
     log_level: LogLevel | None = None,
@@ -300,6 +305,8 @@ def broker(
         storage_codec: Encoding of calls to storage nodes; default protobuf.
         rack: Failure domain.
         workers: Processes that share the port for clients, or auto: one per core; default 1.
+        remoting_port: Port for clients of the remoting protocol, of the first worker; each further
+            worker has the next one; 0 for any free port; default: none, or the configured port.
         metrics_port: Port for Prometheus and health.
         log_level: Lowest level that is logged.
         config: TOML file; the variable STRATA_<SECTION>_<KEY> overrides a key of the file.
@@ -321,6 +328,7 @@ def broker(
         route={"advertised_endpoint": virtual_address},
         storage_client={"storage_transport": storage_transport, "storage_codec": storage_codec},
         broker={"workers": process_count_of("--workers", workers)},
+        remoting={"port": remoting_port},
         **security.sections(),
         metrics_port=metrics_port,
         log_level=log_level,
