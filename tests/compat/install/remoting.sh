@@ -4,9 +4,9 @@
 . "$(dirname "$0")/common.sh"
 need javac "a JDK 17 (openjdk-17-jdk-headless)"
 need mvn "Maven (maven)"
-version=$1
+variant=$1
 begin remoting pom.xml 'src/main/java/compat/*.java'
 run mvn --batch-mode --quiet -f "$source/pom.xml" dependency:copy-dependencies \
-  "-Dclient.version=$version" -DoutputDirectory="$target/lib"
+  "-Dclient.version=$variant" -DoutputDirectory="$target/lib"
 run javac --release 17 -d "$target/classes" -cp "$target/lib/*" "$source"/src/main/java/compat/*.java
 finish
