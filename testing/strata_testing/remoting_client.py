@@ -71,7 +71,8 @@ class RemotingClient:
         """Send a request and return its answer, whatever it says."""
         texts = {name: str(value) for name, value in (fields or {}).items()}
         command = RemotingCommand(code, next(self._opaque), texts, body)
-        answer = self._waiting[command.opaque] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        self._waiting[command.opaque] = answer
         self.write(encode_frame(command, self._serialization))
         async with asyncio.timeout(TIMEOUT_S):
             return await answer
@@ -166,9 +167,7 @@ class RemotingClient:
                     waiting.set_exception(ConnectionResetError("the connection ended"))
 
 
-def send_fields(
-    topic: str, queue: int = 0, flags: int = 0, **properties: str
-) -> Mapping[str, object]:
+def send_fields(topic: str, queue: int = 0, flags: int = 0, **properties: str) -> dict[str, object]:
     """The header of a SEND_MESSAGE_V2."""
     return {
         "a": "producers",

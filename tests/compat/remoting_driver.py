@@ -113,6 +113,7 @@ class RemotingDriver:
         **fields: Any,
     ) -> "OldConsumer":
         """Start a DefaultMQPushConsumer; `model`: concurrent, orderly or broadcast."""
+        where = f"CONSUME_FROM_{'FIRST' if first else 'LAST'}_OFFSET"
         self.call(
             "push",
             name,
@@ -122,7 +123,7 @@ class RemotingDriver:
             model=model,
             failures=failures,
             max_times=16,
-            **{"from": f"CONSUME_FROM_{'FIRST' if first else 'LAST'}_OFFSET"},
+            where=where,
             **fields,
         )
         return OldConsumer(self, name)

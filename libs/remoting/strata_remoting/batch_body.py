@@ -33,7 +33,7 @@ class BatchedMessage(NamedTuple):
 
 def encode_batch(messages: Iterable[BatchedMessage]) -> bytes:
     """Return the body of a batch."""
-    parts = []
+    parts: list[bytes] = []
     for message in messages:
         properties = message.properties.encode()
         size = _LEAST_BYTES + len(message.body) + len(properties)

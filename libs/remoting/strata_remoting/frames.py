@@ -107,7 +107,7 @@ class FrameReader:
         """Return where the first frame ends, once all of it is there."""
         if self.waiting_bytes < _LENGTH_BYTES:
             return None
-        (length,) = _WORD.unpack_from(self._data, self._at)
+        length = int(_WORD.unpack_from(self._data, self._at)[0])
         if not _LENGTH_BYTES <= length <= self._limits.max_frame_bytes:
             raise RemotingError(
                 f"a frame has {length} bytes; {self._limits.max_frame_bytes} are allowed"

@@ -142,7 +142,7 @@ def _integer(header: Mapping[str, object], name: str, default: int | None = None
 
 
 def _encode_binary(command: RemotingCommand) -> bytes:
-    parts = []
+    parts: list[bytes] = []
     for name, value in command.fields.items():
         key, text = name.encode(), value.encode()
         if len(key) > _MOST_NAME_BYTES:

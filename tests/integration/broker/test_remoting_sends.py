@@ -170,7 +170,8 @@ async def test_sends_that_are_refused(
     """The broker's own checks, with the codes of this protocol."""
     async with clients(brokers) as [client]:
         with pytest.raises(RemotingRefusedError, match=text) as refused:
-            await client.send(topic, body, queue, **properties)
+            fields = send_fields(topic, queue) | {"i": encode_properties(properties)}
+            await client.call(RequestCode.SEND_MESSAGE_V2, fields, body)
     assert refused.value.code == code
     assert not refused.value.remark.startswith("CODE")
 

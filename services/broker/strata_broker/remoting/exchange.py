@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from strata_broker.remoting.face import FaceCaller
-from strata_remoting import Language, RemotingCommand
+from strata_remoting import Language, RemotingCommand, Serialization
 
 _LANGUAGES = {int(each): each.name for each in Language}
 
@@ -48,7 +48,9 @@ class Exchange:
 
     __slots__ = ("client", "request", "serialization")
 
-    def __init__(self, request: RemotingCommand, client: RemotingPeer, serialization: int) -> None:
+    def __init__(
+        self, request: RemotingCommand, client: RemotingPeer, serialization: Serialization
+    ) -> None:
         self.request = request
         self.client = client
         self.serialization = serialization

@@ -95,10 +95,11 @@ def delay_ms(level: int) -> int:
 
 def _message_group(properties: dict[str, str], queue: int, topic: TopicRow) -> str:
     """Return the message group of a message that is not delayed; "": it has none."""
-    if topic.topic_type not in (TopicType.FIFO, TopicType.MIXED):
+    kind = int(topic.topic_type)
+    if kind not in (TopicType.FIFO, TopicType.MIXED):
         return ""
     group = properties.get(names.SHARDING_KEY, "")
-    if group or topic.topic_type == TopicType.MIXED:
+    if group or kind == TopicType.MIXED:
         return group
     return queue_message_group(queue, topic.queue_count)
 

@@ -135,7 +135,7 @@ final class RemotingOperations {
     DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(text(command, "group"));
     consumer.setNamesrvAddr(nameserver);
     consumer.setInstanceName(name);
-    consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(text(command, "from")));
+    consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(text(command, "where")));
     consumer.setMaxReconsumeTimes(command.get("max_times").getAsInt());
     if (text(command, "model").equals("broadcast")) {
       // The package of this enumeration is not the same in all versions.
