@@ -29,7 +29,7 @@ OVER_GRPCIO := $(addprefix tests/integration/broker/,test_back_pressure.py test_
 	$(addprefix tests/e2e/,test_bad_input.py test_broker_drain.py test_fuzzer.py) \
 	$(addprefix tests/compat/,test_simple_consumer.py test_tls.py)
 # Packages whose tests `make quick` runs.
-PURE := raft mq kv state seglog metadata
+PURE := raft mq remoting kv state seglog metadata
 
 # The names of stamps have a hash of the lock file, so a changed lock file installs again.
 RUNTIME_STAMP := $(VENV)/.runtime-$(shell cat requirements.lock $(PROJECTS) | cksum | cut -d' ' -f1)
