@@ -10,9 +10,9 @@ from typing import Any, Self
 
 from strata_remoting import (
     FrameLimits,
-    FrameReader,
     PulledMessage,
     RemotingCommand,
+    RemotingFrameReader,
     RequestCode,
     ResponseCode,
     Serialization,
@@ -148,7 +148,7 @@ class RemotingClient:
         return answer, decode_messages(answer.body)
 
     async def _read(self) -> None:
-        frames = FrameReader(FrameLimits(max_frame_bytes=64 * 1024 * 1024))
+        frames = RemotingFrameReader(FrameLimits(max_frame_bytes=64 * 1024 * 1024))
         try:
             while data := await self._input.read(65_536):
                 frames.feed(data)

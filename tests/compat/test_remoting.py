@@ -76,7 +76,7 @@ def test_all_ways_to_send(old_node: OldNode, client: RemotingDriver, name: str) 
 def test_messages_pass_between_the_protocols(
     old_node: OldNode, client: RemotingDriver, name: str
 ) -> None:
-    """What remoting sends, gRPC receives, and the other way around, with the same ids."""
+    """A message of either protocol arrives by the other one, with the same id."""
     require("python")
     topic = old_node.create_topic(name)
     with Driver("python", Options(endpoint=old_node.endpoint, tls=False)) as python:

@@ -8,10 +8,10 @@ Reading order: `codes` (numbers of requests and answers), `command` (a request o
 from strata_remoting.batch_body import BatchedMessage, decode_batch, encode_batch
 from strata_remoting.codes import Language, RequestCode, ResponseCode
 from strata_remoting.command import RemotingCommand, RemotingError
-from strata_remoting.frames import FrameLimits, FrameReader, encode_frame
+from strata_remoting.frames import FrameLimits, RemotingFrameReader, encode_frame
 from strata_remoting.headers import Serialization
 from strata_remoting.offset_ids import (
-    MessagePlace,
+    OffsetPlace,
     Store,
     offset_message_id,
     physical_offset,
@@ -23,12 +23,12 @@ from strata_remoting.stored_messages import PulledMessage, decode_messages, enco
 __all__ = [
     "BatchedMessage",
     "FrameLimits",
-    "FrameReader",
     "Language",
-    "MessagePlace",
+    "OffsetPlace",
     "PulledMessage",
     "RemotingCommand",
     "RemotingError",
+    "RemotingFrameReader",
     "RequestCode",
     "ResponseCode",
     "Serialization",

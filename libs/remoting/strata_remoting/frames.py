@@ -1,7 +1,7 @@
 """Frames: `length | encoding and length of the header | header | body`, big-endian.
 
-`FrameReader` splits what arrives; it keeps at most one unfinished frame, whose length it has
-checked, and parses nothing that is not whole.
+`RemotingFrameReader` splits what arrives; it keeps at most one unfinished frame, whose length it
+has checked, and parses nothing that is not whole.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def encode_frame(command: RemotingCommand, serialization: Serialization) -> byte
     return _PREFIX.pack(length, serialization << 24 | len(header)) + header + command.body
 
 
-class FrameReader:
+class RemotingFrameReader:
     """Splits the bytes of one connection into frames.
 
     Args:

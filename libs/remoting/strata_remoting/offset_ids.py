@@ -18,7 +18,7 @@ _NO_PLACE = 3 << _DIVISION_AT
 _PORT_AND_OFFSET = struct.Struct(">iq")
 
 
-class MessagePlace(NamedTuple):
+class OffsetPlace(NamedTuple):
     """Topic id, queue and offset of a message."""
 
     topic_id: int
@@ -54,7 +54,7 @@ class Store(NamedTuple):
 _IPV6_EXAMPLE = bytes(16)
 
 
-def physical_offset(place: MessagePlace) -> int:
+def physical_offset(place: OffsetPlace) -> int:
     """Return 63 bits that name a place.
 
     A place whose numbers fit no division gets a number that names none.
@@ -67,7 +67,7 @@ def physical_offset(place: MessagePlace) -> int:
     return _NO_PLACE
 
 
-def place_at(physical: int) -> MessagePlace | None:
+def place_at(physical: int) -> OffsetPlace | None:
     """Return the place that a physical offset names; None: none."""
     number = physical >> _DIVISION_AT
     if not 0 <= number < len(_DIVISIONS):
@@ -75,7 +75,7 @@ def place_at(physical: int) -> MessagePlace | None:
     _, queue_bits, offset_bits = _DIVISIONS[number]
     rest = physical & ((1 << _DIVISION_AT) - 1)
     offset, head = rest & ((1 << offset_bits) - 1), rest >> offset_bits
-    return MessagePlace(head >> queue_bits, head & ((1 << queue_bits) - 1), offset)
+    return OffsetPlace(head >> queue_bits, head & ((1 << queue_bits) - 1), offset)
 
 
 def offset_message_id(store: Store, physical: int) -> str:

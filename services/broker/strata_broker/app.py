@@ -107,8 +107,7 @@ class BrokerApp:
         plugins: Sequence[BrokerPlugin] = (),
     ) -> None:
         self._identity = identity
-        self.port = 0
-        self.endpoint = ""
+        self.port, self.endpoint = 0, ""
         self._config = config
         self._edge = edge
         self._network = network

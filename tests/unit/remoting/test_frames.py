@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from strata_remoting import (
     FrameLimits,
-    FrameReader,
     Language,
     RemotingCommand,
     RemotingError,
+    RemotingFrameReader,
     RequestCode,
     ResponseCode,
     Serialization,
@@ -38,7 +38,7 @@ commands = st.builds(
 
 
 def frames_of(data: bytes, limits: FrameLimits = LIMITS) -> list[RemotingCommand]:
-    reader = FrameReader(limits)
+    reader = RemotingFrameReader(limits)
     reader.feed(data)
     return [frame.command for frame in reader.frames()]
 
@@ -80,7 +80,7 @@ def test_pieces_of_any_size_are_joined(sent: list[RemotingCommand], cuts: list[i
     data = b"".join(
         encode_frame(command, Serialization(number % 2)) for number, command in enumerate(sent)
     )
-    reader, found, at = FrameReader(LIMITS), [], 0
+    reader, found, at = RemotingFrameReader(LIMITS), [], 0
     while at < len(data):
         size = cuts[at % len(cuts)]
         reader.feed(data[at : at + size])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from strata_remoting import (
     BatchedMessage,
-    MessagePlace,
+    OffsetPlace,
     PulledMessage,
     RemotingError,
     Store,
@@ -154,7 +154,7 @@ def test_a_damaged_body_is_found() -> None:
 @given(st.integers(0, (1 << 20) - 1), st.integers(0, 255), st.integers(0, (1 << 33) - 1))
 def test_a_physical_offset_names_its_place(topic_id: int, queue: int, offset: int) -> None:
     """Topics, queues and offsets of usual sizes are found again; the number is a positive long."""
-    place = MessagePlace(topic_id, queue, offset)
+    place = OffsetPlace(topic_id, queue, offset)
     physical = physical_offset(place)
     assert 0 <= physical < 1 << 63
     assert place_at(physical) == place
@@ -163,21 +163,21 @@ def test_a_physical_offset_names_its_place(topic_id: int, queue: int, offset: in
 @pytest.mark.parametrize(
     "place",
     [
-        MessagePlace((1 << 20) - 1, 8_191, (1 << 28) - 1),
-        MessagePlace(1_023, 63, (1 << 45) - 1),
-        MessagePlace(0, 0, 1 << 33),
+        OffsetPlace((1 << 20) - 1, 8_191, (1 << 28) - 1),
+        OffsetPlace(1_023, 63, (1 << 45) - 1),
+        OffsetPlace(0, 0, 1 << 33),
     ],
 )
-def test_other_divisions_hold_larger_numbers(place: MessagePlace) -> None:
+def test_other_divisions_hold_larger_numbers(place: OffsetPlace) -> None:
     """Many queues, or a very large offset of a small topic id."""
     assert place_at(physical_offset(place)) == place
 
 
 @pytest.mark.parametrize(
     "place",
-    [MessagePlace(1 << 20, 0, 0), MessagePlace(-1, -1, -1), MessagePlace(1_024, 0, 1 << 33)],
+    [OffsetPlace(1 << 20, 0, 0), OffsetPlace(-1, -1, -1), OffsetPlace(1_024, 0, 1 << 33)],
 )
-def test_a_place_that_does_not_fit_is_never_another_one(place: MessagePlace) -> None:
+def test_a_place_that_does_not_fit_is_never_another_one(place: OffsetPlace) -> None:
     """Its number names no place."""
     assert place_at(physical_offset(place)) is None
 

@@ -7,6 +7,9 @@ from pydantic import Field
 from strata_remoting import FrameLimits
 from strata_runtime.config import Section
 
+# Defaults are written once, where they are used.
+_FRAME = FrameLimits()
+
 
 class RemotingSection(Section):
     """The port for clients of RocketMQ 4 and 5 that speak the remoting protocol."""
@@ -32,15 +35,17 @@ class RemotingSection(Section):
         default=5_000, ge=1, description="The same for one client address."
     )
     max_frame_bytes: int = Field(
-        default=16 * 1024 * 1024,
+        default=_FRAME.max_frame_bytes,
         ge=1_024,
         description="Largest frame; a larger one ends its connection.",
     )
     max_header_bytes: int = Field(
-        default=64 * 1024, ge=256, description="Largest header of a frame, likewise."
+        default=_FRAME.max_header_bytes,
+        ge=256,
+        description="Largest header of a frame, likewise.",
     )
     max_header_fields: int = Field(
-        default=128, ge=1, description="Most fields of a header, likewise."
+        default=_FRAME.max_fields, ge=1, description="Most fields of a header, likewise."
     )
     max_unfinished_bytes: int = Field(
         default=256 * 1024 * 1024,

@@ -16,9 +16,9 @@ from strata_broker.base.remoting_config import RemotingSection
 from strata_broker.remoting.dispatcher import RemotingDispatcher
 from strata_broker.remoting.exchange import Exchange
 from strata_remoting import (
-    FrameReader,
     RemotingCommand,
     RemotingError,
+    RemotingFrameReader,
     Serialization,
     encode_frame,
 )
@@ -57,7 +57,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def __init__(self, port: ConnectionPort) -> None:
         self._port = port
-        self._reader = FrameReader(port.config.frame_limits())
+        self._reader = RemotingFrameReader(port.config.frame_limits())
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._unfinished_bytes = 0
@@ -149,7 +149,7 @@ class RemotingConnection(asyncio.Protocol):
         """Begin the requests that are whole.
 
         Raises:
-            RemotingError: see `FrameReader.frames`.
+            RemotingError: see `RemotingFrameReader.frames`.
         """
         for frame in self._reader.frames():
             self._last_request_s = self._loop.time()

@@ -27,7 +27,7 @@ class RemotingSubscription(NamedTuple):
 
 
 class HeartbeatData(NamedTuple):
-    """What a heartbeat says.
+    """The content of a heartbeat.
 
     Attributes:
         client_id: of the client.
@@ -57,7 +57,7 @@ class LockRequest(NamedTuple):
 
 
 def read_heartbeat(body: bytes) -> HeartbeatData:
-    """Return what a heartbeat says.
+    """Return the content of a heartbeat.
 
     Raises:
         RemotingError: it cannot be read.

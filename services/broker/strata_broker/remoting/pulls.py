@@ -18,7 +18,7 @@ from strata_broker.remoting.face import MessagingFace, PulledAnswer
 from strata_broker.remoting.heartbeats import RemotingSubscription
 from strata_broker.remoting.members import RemotingMembers
 from strata_broker.remoting.queue_ids import known_topic, public_queue, queue_number
-from strata_broker.remoting.shown import QueuePlace, pulled_message
+from strata_broker.remoting.shown import ShownQueue, pulled_message
 from strata_mq.requests import Code
 from strata_remoting import RemotingCommand, RequestCode, ResponseCode, Store, encode_message
 
@@ -29,7 +29,7 @@ _MOST_MESSAGES = 1 << 20
 class _PulledQueue(NamedTuple):
     """The queue that a pull reads."""
 
-    place: QueuePlace
+    place: ShownQueue
     offset: int
 
 
@@ -89,7 +89,7 @@ class RemotingPulls:
             wait_ms = max(0, min(request.number("suspendTimeoutMillis", 0), _MOST_MESSAGES))
             call.long_polling_timeout.FromMilliseconds(wait_ms)
         deliver = partial(
-            self._deliver, exchange, _PulledQueue(QueuePlace(topic, queue, queue_id), offset)
+            self._deliver, exchange, _PulledQueue(ShownQueue(topic, queue, queue_id), offset)
         )
         await self._face.pull(call, exchange.caller(group), deliver)
 

@@ -22,7 +22,7 @@ from strata_broker.remoting.queue_ids import public_queue
 from strata_broker.remoting.routes import RemotingRoutes
 from strata_mq.requests import RETRY_PREFIX
 from strata_remoting import (
-    MessagePlace,
+    OffsetPlace,
     RemotingCommand,
     RequestCode,
     ResponseCode,
@@ -90,7 +90,7 @@ class SendBacks:
         return succeeded(request)
 
     async def _read(
-        self, exchange: Exchange, group: str, topic: TopicRow, place: MessagePlace
+        self, exchange: Exchange, group: str, topic: TopicRow, place: OffsetPlace
     ) -> definition_pb2.Message | None:
         """Read the message at a place; None: there is none any more."""
         found: list[definition_pb2.Message] = []
@@ -115,7 +115,7 @@ class SendBacks:
 
 
 def _copy_of(
-    original: definition_pb2.Message, topic: TopicRow, place: MessagePlace, group: str
+    original: definition_pb2.Message, topic: TopicRow, place: OffsetPlace, group: str
 ) -> definition_pb2.Message:
     """Return the copy of a message: with the id, tag and keys that its consumer knows it by."""
     known, user = original.system_properties, original.user_properties

@@ -22,7 +22,7 @@ from strata_broker.remoting.send_headers import SendHeader, send_header
 from strata_mq.slots import fifo_queue
 from strata_remoting import (
     BatchedMessage,
-    MessagePlace,
+    OffsetPlace,
     RemotingCommand,
     RequestCode,
     Store,
@@ -33,7 +33,7 @@ from strata_remoting import (
 from strata_runtime.backoff import Random
 from strata_runtime.clock import Clock
 
-_NO_PLACE = MessagePlace(-1, -1, -1)
+_NO_PLACE = OffsetPlace(-1, -1, -1)
 
 
 class RemotingSends:
@@ -133,7 +133,7 @@ class RemotingSends:
             place = _NO_PLACE
             if not message.system_properties.HasField("delivery_timestamp"):
                 queue = _queue_of(message, topic, queue)
-                place = MessagePlace(topic.topic_id, queue, entry.offset)
+                place = OffsetPlace(topic.topic_id, queue, entry.offset)
             ids.append(offset_message_id(store, physical_offset(place)))
         return succeeded(request, msgId=",".join(ids), queueId=queue, queueOffset=entries[0].offset)
 

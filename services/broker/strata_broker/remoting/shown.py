@@ -9,7 +9,7 @@ from strata_broker.metadata.metadata import TopicRow
 from strata_broker.metadata.requests import host_of, milliseconds
 from strata_broker.remoting import property_names as names
 from strata_remoting import (
-    MessagePlace,
+    OffsetPlace,
     PulledMessage,
     Store,
     encode_properties,
@@ -19,7 +19,7 @@ from strata_remoting import (
 _MOST_INT = (1 << 31) - 1
 
 
-class QueuePlace(NamedTuple):
+class ShownQueue(NamedTuple):
     """A queue, as the broker and as remoting clients know it."""
 
     topic: TopicRow
@@ -28,7 +28,7 @@ class QueuePlace(NamedTuple):
 
 
 def pulled_message(
-    message: definition_pb2.Message, queue: QueuePlace, store: Store
+    message: definition_pb2.Message, queue: ShownQueue, store: Store
 ) -> PulledMessage:
     """Return a message in the form of the older protocol.
 
@@ -38,7 +38,7 @@ def pulled_message(
         store: address that the message names as its store: of this broker.
     """
     system = message.system_properties
-    place = MessagePlace(queue.topic.topic_id, queue.queue, system.queue_offset)
+    place = OffsetPlace(queue.topic.topic_id, queue.queue, system.queue_offset)
     user = message.user_properties
     return PulledMessage(
         queue_id=queue.queue_id,

@@ -107,8 +107,7 @@ def standalone(
         first_admin_file: JSON file with access_key and secret_key of the first admin; default: keys
             are made and written to first-admin.json in the data folder.
         console_port: Port for the web console; default: any free port on the loopback interface.
-        remoting_port: Port for clients of the remoting protocol, 0 for any free port; default:
-            none, or the configured port.
+        remoting_port: Port for clients of the remoting protocol, 0 for any free one; default: none.
         metrics_port: Port for Prometheus and health.
         log_level: Lowest level that is logged.
         config: TOML file; the variable STRATA_<SECTION>_<KEY> overrides a key of the file.
@@ -119,15 +118,10 @@ def standalone(
     from strata_runtime.config import load
 
     # One file may serve every process: what is for those of a cluster is passed over here.
+    node = {"host": host, "grpc_port": grpc_port, "admin_port": admin_port}
     settings = with_flags(
         standalone_part(load(ClusterConfig, config, os.environ)),
-        node={
-            "host": host,
-            "grpc_port": grpc_port,
-            "admin_port": admin_port,
-            "metrics_port": metrics_port,
-            "log_level": log_level,
-        },
+        node={**node, "metrics_port": metrics_port, "log_level": log_level},
         access_control=_access_control(access_control, first_admin_file, insecure=insecure),
         edge={"adapter": edge, "tls_only": tls_only or None},
         route={"advertised_endpoint": virtual_address},
@@ -305,8 +299,7 @@ def broker(
         storage_codec: Encoding of calls to storage nodes; default protobuf.
         rack: Failure domain.
         workers: Processes that share the port for clients, or auto: one per core; default 1.
-        remoting_port: Port for clients of the remoting protocol, of the first worker; each further
-            worker has the next one; 0 for any free port; default: none, or the configured port.
+        remoting_port: Port for clients of the remoting protocol, 0 for any free one; default: none.
         metrics_port: Port for Prometheus and health.
         log_level: Lowest level that is logged.
         config: TOML file; the variable STRATA_<SECTION>_<KEY> overrides a key of the file.
@@ -314,15 +307,10 @@ def broker(
     from strata_cli.machine.run import run
     from strata_cli.processes.data_folder import FolderRole
 
-    node = {
-        "host": host,
-        "grpc_port": grpc_port,
-        "admin_port": admin_port,
-        "advertised_host": advertise,
-    }
+    node = {"host": host, "grpc_port": grpc_port, "admin_port": admin_port}
     settings = _cluster_config(
         config,
-        node=node,
+        node={**node, "advertised_host": advertise},
         cluster={"nameservers": nameservers, "storage_seeds": storage_seeds, "rack": rack},
         edge={"adapter": edge, "tls_only": tls_only or None},
         route={"advertised_endpoint": virtual_address},
