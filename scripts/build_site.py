@@ -45,6 +45,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "docs/troubleshooting.md",
             "docs/command-line.md",
             "docs/console.md",
+            "docs/remoting.md",
             "docs/backup.md",
             "docs/restore.md",
             "docs/upgrade.md",

@@ -17,6 +17,8 @@ OTHERWISE = {
     # Limits of other connections and other calls.
     ("PeerSection", "WindowOptions", "call_timeout_ms"),
     ("RefusalsSection", "ForwarderOptions", "max_connections"),
+    ("RemotingSection", "EdgeOptions", "max_upload_ms"),
+    ("RemotingSection", "ForwarderOptions", "max_connections"),
     ("StorageClientSection", "ForwarderOptions", "connect_timeout_ms"),
     ("StorageClientSection", "MetadataClientOptions", "try_timeout_ms"),
     # Key-value tables.

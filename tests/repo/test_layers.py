@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("package", ["raft", "mq"])
+@pytest.mark.parametrize("package", ["raft", "mq", "remoting"])
 def test_a_clock_in_the_pure_core_fails_the_check(package: str, tmp_path: Path) -> None:
     """import-linter fails when a copy of a pure package imports `time`."""
     copy = tmp_path / f"strata_{package}"
@@ -23,7 +23,7 @@ def test_a_clock_in_the_pure_core_fails_the_check(package: str, tmp_path: Path) 
     config.write_text(
         f'[tool.importlinter]\nroot_packages = ["strata_{package}"]\n'
         f"include_external_packages = true\n{section}".replace(
-            'source_modules = ["strata_raft", "strata_mq"]',
+            'source_modules = ["strata_raft", "strata_mq", "strata_remoting"]',
             f'source_modules = ["strata_{package}"]',
         )
     )

@@ -27,7 +27,7 @@ from tests.stages import (
 
 PAGE = ROOT / "docs/testing.md"
 BEGIN, END = "<!-- parts: begin -->\n", "<!-- parts: end -->"
-PURE = ("raft", "mq", "kv", "state", "seglog", "metadata")
+PURE = ("raft", "mq", "remoting", "kv", "state", "seglog", "metadata")
 
 
 def table() -> str:

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Sequence
 
 from strata.meta.v1 import meta_pb2
-from strata_angelia.ports import AngeliaError, Channel
+from strata_angelia.ports import Channel
 from strata_broker.access.authentication import Authenticator
 from strata_broker.access.call_runtime import CallRuntime
 from strata_broker.access.guard import GuardedMethods
@@ -31,6 +31,7 @@ from strata_broker.clients.gauges import show_broker
 from strata_broker.clients.liveness import LivenessReporter
 from strata_broker.clients.producers import Producers
 from strata_broker.clients.provision import Provisioner
+from strata_broker.clients.registration import BrokerRegistration
 from strata_broker.clients.route import Routes
 from strata_broker.clients.sessions import Sessions
 from strata_broker.clients.telemetry import Telemetry
@@ -45,6 +46,7 @@ from strata_broker.receives.ack import Acknowledger, LeaseKeeper
 from strata_broker.receives.assembly import new_puller, new_receiver
 from strata_broker.receives.deliver import Deliverer
 from strata_broker.receives.unclaimed import Unclaimed
+from strata_broker.remoting.assembly import new_remoting
 from strata_broker.sends.checks import TransactionChecker
 from strata_broker.sends.internal_sends import InternalSends
 from strata_broker.sends.message_groups import MessageGroups
@@ -62,9 +64,7 @@ from strata_broker.storage_client.cluster_access import ClusterAccess
 from strata_broker.storage_client.storage_tier import StorageTier
 from strata_edge.ports import Edge
 from strata_metadata.client import MetadataClient
-from strata_metadata.errors import MetaRefused
 from strata_metadata.follower import MetadataFollower, MetadataSources
-from strata_metadata.presence import NodePresence
 from strata_runtime.config import Config
 from strata_runtime.health import Health
 from strata_runtime.listening import endpoint_of
@@ -107,8 +107,7 @@ class BrokerApp:
         plugins: Sequence[BrokerPlugin] = (),
     ) -> None:
         self._identity = identity
-        self.port = 0
-        self.endpoint = ""
+        self.port, self.endpoint = 0, ""
         self._config = config
         self._edge = edge
         self._network = network
@@ -124,7 +123,6 @@ class BrokerApp:
         self.audit = AuditRecorder((LogSink(), runtime.audit), config.audit, clock, metrics=metrics)
         self._tasks = Tasks("broker", runtime.on_fatal)
         self.requests = RequestTasks("broker", metrics, max_tasks=max_requests(config))
-        self._presence: asyncio.Task[None] | None = None
         self.view = MetadataView()
         self.access = Authenticator(
             self.view, config.access_control, clock, audit=self.audit, metrics=metrics
@@ -137,6 +135,14 @@ class BrokerApp:
             network.metadata_channels,
             config.metadata_client(),
             random=random,
+            metrics=metrics,
+        )
+        self._registration = BrokerRegistration(
+            self._metadata,
+            network.cluster,
+            config,
+            tasks=self._tasks,
+            clock=clock,
             metrics=metrics,
         )
         self._follower = self._new_follower()
@@ -239,8 +245,21 @@ class BrokerApp:
             sessions=self.sessions,
         )
         self._edge.set_hot_handler(SERVICE, hot)
+        self._remoting = new_remoting(
+            self._identity.host,
+            hot,
+            provisioner,
+            sessions=self.sessions,
+            runtime=calls,
+            random=self._random,
+        )
         serve_messaging(
-            self._methods(), servicer, puller=self._puller, telemetry=self._telemetry, runtime=calls
+            self._methods(),
+            servicer,
+            puller=self._puller,
+            telemetry=self._telemetry,
+            runtime=calls,
+            face=self._methods(self._remoting.face) if self._remoting is not None else None,
         )
 
     def _new_hot_calls(
@@ -352,7 +371,7 @@ class BrokerApp:
     def _broker_channel(self, endpoints: Sequence[str]) -> Channel:
         return self._network.broker_channels(endpoints, PeerHeaders(self.view, self._clock))
 
-    def _methods(self, edge: Edge | None = None) -> Methods:
+    def _methods(self, edge: Methods | None = None) -> Methods:
         """Return where rare RPCs are put: their callers are checked, their failures contained."""
         contained = ContainingEdge(edge or self._edge, self.requests)
         return GuardedMethods(contained, self.access, self.view, handles=self.handles)
@@ -378,6 +397,10 @@ class BrokerApp:
             runtime=self._runtime,
             options=self._window_options,
         )
+
+    def shown(self) -> dict[str, str]:
+        """Return what the line of a process that serves says of the broker's further ports."""
+        return {} if self._remoting is None else {"nameserver": self._remoting.endpoint}
 
     @property
     def tasks(self) -> Tasks:
@@ -415,7 +438,10 @@ class BrokerApp:
         self._deliverer.set_store_host(self.endpoint)
         self._puller.set_store_host(self.endpoint)
         self.checker.set_store_host(self.endpoint)
-        await self._register(await self._operators.start_peers(self.port))
+        peers = await self._operators.start_peers(self.port)
+        if self._remoting is not None:
+            await self._remoting.start(self.endpoint)
+        await self._registration.register(self._node(peers))
         self._operators.start(self._tasks)
         self._tasks.spawn("rehash message groups", self._rehasher.run())
         self._tasks.spawn("push settings", self._telemetry.push_changes())
@@ -427,39 +453,27 @@ class BrokerApp:
         self._serving.begin()
         self._log.info("broker serves", endpoint=self.endpoint, node_id=self._identity.node_id)
 
-    async def _register(self, endpoints: Sequence[str]) -> None:
-        """Register; try again in the background while no nameserver answers."""
+    def _node(self, endpoints: Sequence[str]) -> meta_pb2.Node:
         identity = self._identity
-        node = meta_pb2.Node(
+        return meta_pb2.Node(
             node_id=identity.node_id,
             kind=meta_pb2.NODE_KIND_BROKER,
             endpoints=endpoints,
             advertised_endpoint=self.endpoint,
+            remoting_endpoint=self.shown().get("nameserver", ""),
             boot_id=identity.boot_id,
             rack=identity.rack,
             machine=identity.machine,
         )
-        presence = NodePresence(
-            self._metadata,
-            node,
-            self._config.presence(),
-            metrics=self._metrics,
-            cluster=self._network.cluster,
-            clock=self._clock,
-        )
-        self._presence = self._tasks.spawn("presence", presence.run())
-        try:
-            async with asyncio.timeout(self._config.metadata.call_timeout_ms / 1000):
-                await presence.registered.wait()
-        except TimeoutError:
-            self._log.warning("no nameserver registered the broker; it serves meanwhile")
 
     async def stop(self, grace_s: float) -> None:
         """Send clients to other brokers, finish calls within the grace, free everything."""
         ends_s = self._clock.monotonic_s() + grace_s
         self._serving.end()
-        await self._deregister(grace_s)
+        await self._registration.leave(grace_s)
         await self._drain(grace_s)
+        if self._remoting is not None:
+            await self._remoting.stop()
         await self._edge.stop(max(0.0, ends_s - self._clock.monotonic_s()))
         await self._operators.stop_peers()
         await self.requests.stop()
@@ -481,25 +495,6 @@ class BrokerApp:
             self._puller.end_all()
             for plugin in self._plugins:
                 plugin.end_all()
-
-    async def _deregister(self, grace_s: float) -> None:
-        """Leave the routes of the other brokers before clients are let go."""
-        presence, self._presence = self._presence, None
-        if presence is None or not grace_s:
-            return
-        # A heartbeat after the removal would register the broker again.
-        presence.cancel()
-        await asyncio.wait((presence,))
-        try:
-            await self._metadata.call(
-                "RemoveNode",
-                meta_pb2.RemoveNodeRequest(node_id=self._identity.node_id, force=True),
-                meta_pb2.RemoveNodeResponse,
-                timeout_s=min(grace_s, self._config.metadata.deregister_timeout_ms / 1000),
-            )
-        except (MetaRefused, AngeliaError) as failure:
-            # The nameservers notice its silence.
-            self._log.warning("not taken off the nodes", reason=str(failure))
 
     def health(self) -> Health:
         """Return the broker's health."""

@@ -9,16 +9,17 @@ need() {
   command -v "$1" >/dev/null || { echo "compat: $2 is missing" >&2; exit 1; }
 }
 
-# begin CLIENT SOURCE...: ends at once when nothing changed since the last time.
+# begin CLIENT SOURCE...: ends at once when nothing changed since the last time. With $variant the
+# target is build/compat/CLIENT-VARIANT.
 begin() {
   client=$1
   source="$here/../clients/$client"
-  target="$root/build/compat/$client"
+  target="$root/build/compat/$client${variant:+-$variant}"
   log="$target.log"
   shift
   marker=$(cd "$source" && cat $* "$here/$client.sh" "$here/common.sh" | cksum | tr ' ' -)
   if [ "$(cat "$target/.installed" 2>/dev/null)" = "$marker" ]; then exit 0; fi
-  echo "Installing the official $client client into build/compat/$client ..."
+  echo "Installing the official $client client into ${target#"$root/"} ..."
   rm -rf "$target"
   mkdir -p "$target"
   : >"$log"

@@ -11,6 +11,9 @@ MAX_CONSUMER_GROUP_LENGTH = 120
 MAX_NAMESPACE_LENGTH = 127
 
 DEAD_LETTER_PREFIX = "%DLQ%"
+RETRY_PREFIX = "%RETRY%"
+"""Begin of the topic in which messages wait that a pull consumer sent back."""
+
 TABLE_PREFIX = "%KV%"
 
 _ALLOWED_TEXT = "^[%|a-zA-Z0-9_-]+$"

@@ -19,6 +19,7 @@ from strata_broker.base.receive_config import (
     ReceiveSection,
     RefusalsSection,
 )
+from strata_broker.base.remoting_config import RemotingSection
 from strata_broker.base.storage_client_config import StorageClientSection
 from strata_broker.base.table_config import KvSection
 from strata_metadata.options import (
@@ -421,6 +422,7 @@ class BrokerConfig(Config):
     metadata: MetadataSection = MetadataSection()
     quotas: QuotasSection = QuotasSection()
     kv: KvSection = KvSection()
+    remoting: RemotingSection = RemotingSection()
 
     @field_validator("plugins", mode="before")
     @classmethod

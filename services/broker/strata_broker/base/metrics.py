@@ -382,4 +382,24 @@ METRICS: tuple[MetricSpec, ...] = (
         "Addresses and access keys whose wrong signatures are counted, at most "
         "access_control.max_wrong_signers.",
     ),
+    MetricSpec(
+        "strata_broker_remoting_request_ms",
+        "histogram",
+        "ms",
+        "Time from a request of the remoting protocol to its answer, waits for messages included.",
+        ("request",),
+    ),
+    MetricSpec(
+        "strata_broker_remoting_members",
+        "gauge",
+        "1",
+        "Members of consumer groups that are connected by the remoting protocol.",
+    ),
+    MetricSpec(
+        "strata_broker_remoting_locks",
+        "gauge",
+        "1",
+        "Queues that orderly consumers of the remoting protocol have locked, at most "
+        "remoting.max_locks; some may be over.",
+    ),
 )

@@ -20,6 +20,7 @@ from strata_broker.metadata.quotas import CONSUMER_GROUPS, TOPICS, Quotas
 from strata_metadata.client import MetadataClient
 from strata_metadata.errors import MetaRefused
 from strata_mq.requests import (
+    RETRY_PREFIX,
     Code,
     RequestError,
     check_namespace,
@@ -85,6 +86,20 @@ class Provisioner:
         check_new_topic(name)
         await self._create_once("topic", (namespace, name), use)
         return self.topic(namespace, name)
+
+    async def retry_topic(self, consumer_group: str, use: FirstUse) -> TopicRow:
+        """Return the topic in which messages wait that a pull consumer sent back; made if needed.
+
+        It belongs to its consumer group as a dead-letter topic does: no setting forbids it.
+
+        Raises:
+            RequestError: the consumer group is refused, or the reason of a failed creation.
+        """
+        await self.consumer_group_for_use("", consumer_group, use)
+        name = RETRY_PREFIX + consumer_group
+        if self.view.topic("", name) is None:
+            await self._create_once("topic", ("", name), use)
+        return self.topic("", name)
 
     async def consumer_group_for_use(
         self, namespace: str, name: str, use: FirstUse
@@ -195,11 +210,12 @@ class Provisioner:
         return self.view.consumer_group(*name) is not None
 
     async def _create_topic(self, namespace: str, name: str) -> None:
+        is_retry = name.startswith(RETRY_PREFIX)
         topic = meta_pb2.Topic(
             namespace=namespace,
             name=name,
             type=meta_pb2.TOPIC_TYPE_MIXED,
-            queue_count=self._config.auto_topic_queue_count,
+            queue_count=1 if is_retry else self._config.auto_topic_queue_count,
         )
         await self._client.call(
             "CreateTopic",

@@ -112,7 +112,8 @@ class Routes:
         """Return exactly one address: the advertised one, or the raft group's preferred broker."""
         endpoint = self._config.advertised_endpoint
         if not endpoint:
-            endpoint = _preferred(raft_group, self._live_brokers()) or self._own_endpoint
+            brokers = self._live_brokers()
+            endpoint = preferred_endpoint(raft_group.to_bytes(4), brokers) or self._own_endpoint
         return endpoints_message(endpoint)
 
     def _live_brokers(self) -> list[str]:
@@ -130,12 +131,12 @@ class Routes:
         return [node.advertised_endpoint for node in live or brokers]
 
 
-def _preferred(raft_group: int, brokers: Sequence[str]) -> str:
-    """Return the broker that a raft group's queues name; "" when no broker is registered."""
+def preferred_endpoint(key: bytes, brokers: Sequence[str]) -> str:
+    """Return the broker that a key prefers, of a raft group's queues; "": none is registered."""
     if not brokers:
         return ""
     by_hash = {text_hash(broker): broker for broker in brokers}
-    return by_hash[rendezvous(raft_group.to_bytes(4), sorted(by_hash))]
+    return by_hash[rendezvous(key, sorted(by_hash))]
 
 
 def endpoints_message(endpoint: str) -> definition_pb2.Endpoints:

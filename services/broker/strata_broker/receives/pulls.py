@@ -14,6 +14,7 @@ Codes are those that RocketMQ lists for these calls; an illegal name is treated 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.requests import Code, RequestError
 
 _STOPPING = "stopping"
+_WINDOW = struct.Struct(">QQ")
 
 
 class IllegalOffset(RequestError):
@@ -52,6 +54,39 @@ class IllegalOffset(RequestError):
     def __init__(self, offset: int, nearest: int, reason: str) -> None:
         super().__init__(Code.ILLEGAL_OFFSET, f"offset {offset} {reason} {nearest}")
         self.nearest = nearest
+
+
+class PullWindow(NamedTuple):
+    """The place of an answer in its queue.
+
+    Attributes:
+        min_offset: of the oldest message of the queue's epoch.
+        end_offset: behind the newest one.
+    """
+
+    min_offset: int
+    end_offset: int
+
+    def pack(self) -> bytes:
+        """Return it as bytes, for a face that asks for it behind the responses."""
+        return _WINDOW.pack(*self)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> PullWindow | None:
+        """Return what `pack` packed; None for no bytes."""
+        return cls(*_WINDOW.unpack(data)) if data else None
+
+
+class Pulled(NamedTuple):
+    """Answer of a pull.
+
+    Attributes:
+        responses: serialised PullMessageResponses: OK, the messages, the offset of the next pull.
+        window: of the queue; None: no storage node was asked.
+    """
+
+    responses: list[bytes]
+    window: PullWindow | None = None
 
 
 class Pull(NamedTuple):
@@ -137,11 +172,8 @@ class Puller:
         request: service_pb2.PullMessageRequest,
         left_s: float | None,
         admitted: Admitted,
-    ) -> list[bytes]:
+    ) -> Pulled:
         """Read messages from an offset on; wait for one at the end of the queue.
-
-        Returns:
-            Serialised PullMessageResponses: OK, the messages, and the offset of the next pull.
 
         Raises:
             IllegalOffset: the queue begins later or ends before.
@@ -184,8 +216,9 @@ class Puller:
             self._clock.monotonic_s() + time_for(left_s, most_s, most_s),
         )
 
-    async def _pull(self, pull: Pull, offset: int) -> list[bytes]:
+    async def _pull(self, pull: Pull, offset: int) -> Pulled:
         deadline_s = self._clock.monotonic_s() + pull.wait_ms / 1000
+        window: PullWindow | None = None
         while True:
             epoch = epochs.epoch_of(self._view, pull.topic, pull.queue, offset)
             left_ms = round((deadline_s - self._clock.monotonic_s()) * 1000)
@@ -195,12 +228,13 @@ class Puller:
             fetched = await self._fetch(pull, epoch.raft_group, offset, wait_ms)
             if fetched is not None:
                 _check_offset(offset, epoch, fetched)
+                window = PullWindow(fetched.min_offset, fetched.next_offset)
                 if fetched.messages:
-                    return self._answer(pull, fetched)
+                    return Pulled(self._answer(pull, fetched), window)
                 # The filter skipped all messages; the end of an epoch is the begin of the next one.
                 offset = fetched.resume_offset
             if self._stopping or self._clock.monotonic_s() >= deadline_s:
-                return [wire.RECEIVE_OK, wire.next_offset(offset)]
+                return Pulled([wire.RECEIVE_OK, wire.next_offset(offset)], window)
 
     async def _fetch(
         self, pull: Pull, raft_group: int, offset: int, wait_ms: int

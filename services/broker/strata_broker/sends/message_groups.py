@@ -32,10 +32,17 @@ class MessageGroups:
         self._left: dict[int, tuple[int, set[int]]] = {}
 
     def choose(
-        self, topic: TopicRow, outgoing: Sequence[OutgoingMessage], indexes: Sequence[int]
+        self,
+        topic: TopicRow,
+        outgoing: Sequence[OutgoingMessage],
+        indexes: Sequence[int],
+        named: int = LEADER_CHOOSES,
     ) -> list[tuple[QueueChoice, Sequence[int]]]:
-        """Return the queues of messages, each with the messages' indexes, in order."""
-        any_queue = QueueChoice(LEADER_CHOOSES, topic.queue_count)
+        """Return the queues of messages, each with the messages' indexes, in order.
+
+        A message group decides by itself; other messages take the queue that their send names.
+        """
+        any_queue = QueueChoice(named, topic.queue_count)
         if topic.topic_type not in ORDERED_TYPES:
             return [(any_queue, indexes)]
         chosen: dict[QueueChoice, list[int]] = {}

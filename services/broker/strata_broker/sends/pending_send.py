@@ -18,6 +18,7 @@ from strata_broker.base.failures import unexpected
 from strata_broker.base.shares import Owner
 from strata_broker.clients.provision import topic_not_found
 from strata_broker.metadata.metadata import TopicRow
+from strata_broker.sends.named_queue import named_queue
 from strata_broker.sends.outgoing import part_kind, with_transaction_id
 from strata_broker.sends.searches import MOVED_PAUSE_S, Destination, Search
 from strata_broker.sends.send_owner import SendOwner
@@ -205,7 +206,7 @@ class PendingSend:
             return
         self.topic = topic
         try:
-            parts = sender.destinations(topic, self.outgoing, indexes)
+            parts = sender.destinations(topic, self.outgoing, indexes, named_queue(self.call))
         except RequestError as nobody:
             self.refused(indexes, nobody)
             return

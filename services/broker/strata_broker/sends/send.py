@@ -28,6 +28,7 @@ from strata_broker.metadata.quotas import Quotas
 from strata_broker.metadata.requests import Caller, caller_of, time_for
 from strata_broker.sends.gathered_sends import GatheredSends
 from strata_broker.sends.message_groups import MessageGroups
+from strata_broker.sends.named_queue import named_queue
 from strata_broker.sends.outgoing import (
     MessagePreparer,
     ParsedSend,
@@ -132,7 +133,8 @@ class Sender:
             principal.require(*topic_target(parsed.topic), Action.PUB)
             if principal is not ITSELF:
                 check_not_own_topic(parsed.topic[1])
-            if self._gathered is not None and self._gathered.take(call, parsed, started_s):
+            gathered = self._gathered if named_queue(call) == LEADER_CHOOSES else None
+            if gathered is not None and gathered.take(call, parsed, started_s):
                 return
             if self._auto_create_topic and self._view.topic(*parsed.topic) is None:
                 self.requests.spawn(
@@ -175,15 +177,25 @@ class Sender:
         self.recorder.pace.refused(call.peer, (failure.code,) * max(1, message_count))
 
     def destinations(
-        self, topic: TopicRow, outgoing: Sequence[OutgoingMessage], indexes: Sequence[int]
+        self,
+        topic: TopicRow,
+        outgoing: Sequence[OutgoingMessage],
+        indexes: Sequence[int],
+        named: int = LEADER_CHOOSES,
     ) -> list[tuple[Destination, Sequence[int]]]:
         """Return the destinations of messages, each with the messages' indexes.
+
+        Args:
+            topic: of all messages.
+            outgoing: the messages of a request.
+            indexes: of the messages that are meant.
+            named: queue that the send names for messages without a message group.
 
         Raises:
             RequestError: FORBIDDEN: a queue has no owner; MESSAGE_CORRUPTED.
         """
         parts: list[tuple[Destination, Sequence[int]]] = []
-        for choice, chosen in self._message_groups.choose(topic, outgoing, indexes):
+        for choice, chosen in self._message_groups.choose(topic, outgoing, indexes, named):
             for run in runs_by_kind(topic, outgoing, chosen):
                 place = self._place(topic, outgoing[run[0]].message_id, choice.queue)
                 parts.append((Destination(*place, choice.queue_count), run))
@@ -279,7 +291,8 @@ class Sender:
 
     def _stage_pending(self, pending: PendingSend) -> None:
         topic, outgoing = pending.topic, pending.outgoing
-        parts = self.destinations(topic, outgoing, range(len(outgoing)))
+        named = named_queue(pending.call)
+        parts = self.destinations(topic, outgoing, range(len(outgoing)), named)
         raft_group = parts[0][0].raft_group
         sharers = self.budget.sharers(pending.call)
         if not self.budget.try_take(topic.namespace, raft_group, pending.held_bytes, sharers):

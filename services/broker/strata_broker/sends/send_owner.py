@@ -8,7 +8,7 @@ from typing import Protocol
 from strata.storage.v1 import storage_pb2
 from strata_broker.access.handle_signer import HandleSigner
 from strata_broker.metadata.budget import SendBudget
-from strata_broker.metadata.metadata import TopicRow
+from strata_broker.metadata.metadata import LEADER_CHOOSES, TopicRow
 from strata_broker.metadata.recorder import Recorder
 from strata_broker.sends.searches import Destination, Searches
 from strata_broker.storage_client.append_lanes import Appender
@@ -46,9 +46,15 @@ class SendOwner(Protocol):
         """Return how many seconds a call may take."""
 
     def destinations(
-        self, topic: TopicRow, outgoing: Sequence[OutgoingMessage], indexes: Sequence[int]
+        self,
+        topic: TopicRow,
+        outgoing: Sequence[OutgoingMessage],
+        indexes: Sequence[int],
+        named: int = LEADER_CHOOSES,
     ) -> list[tuple[Destination, Sequence[int]]]:
         """Return the destinations of messages, each with the messages' indexes.
+
+        `named` is the queue that the send names for messages without a message group.
 
         Raises:
             RequestError: FORBIDDEN: a queue has no owner; MESSAGE_CORRUPTED.

@@ -44,13 +44,27 @@ def serve_messaging(
     puller: Puller,
     telemetry: Telemetry,
     runtime: CallRuntime,
+    face: Methods | None = None,
 ) -> None:
     """Serve all RPCs but the hot ones, whose handler takes batches and checks callers itself.
+
+    Args:
+        methods: of the edge.
+        servicer: has the RPCs of one answer.
+        puller: reads messages.
+        telemetry: streams of settings.
+        runtime: configuration, clock and counters.
+        face: of another protocol, which shares the limits; None: there is none.
 
     Raises:
         TypeError: an RPC has no method.
     """
-    UnaryCalls(servicer, runtime).serve(methods)
+    unary = UnaryCalls(servicer, runtime)
+    unary.serve(methods)
+    if face is not None:
+        unary.serve(face)
+        pulls = PullCalls(puller, runtime, with_window=True)
+        face.add_server_stream(f"/{SERVICE}/PullMessage", pulls.pull)
     methods.add_server_stream(f"/{SERVICE}/PullMessage", PullCalls(puller, runtime).pull)
     methods.add_stream(f"/{SERVICE}/Telemetry", telemetry.serve)
 
@@ -130,10 +144,12 @@ class PullCalls:
     Args:
         puller: reads messages.
         runtime: clock and counters.
+        with_window: a last element has the packed `PullWindow`, or no bytes if it is not known.
     """
 
-    def __init__(self, puller: Puller, runtime: CallRuntime) -> None:
+    def __init__(self, puller: Puller, runtime: CallRuntime, *, with_window: bool = False) -> None:
         self._puller = puller
+        self._with_window = with_window
         self._clock = runtime.clock
         self._requests = runtime.requests
         self._recorder = runtime.recorder
@@ -142,7 +158,7 @@ class PullCalls:
         """Read messages of a queue from an offset on."""
         started_s = self._clock.monotonic_s()
         code = Code.OK
-        admitted = None
+        admitted = window = None
         try:
             try:
                 caller = _caller(info)
@@ -150,13 +166,15 @@ class PullCalls:
                 request = _parsed(data, service_pb2.PullMessageRequest)
                 with contained(self._requests, "PullMessage"):
                     left_s = info.time_left_s()
-                    responses = await self._puller.pull(caller, request, left_s, admitted)
+                    responses, window = await self._puller.pull(caller, request, left_s, admitted)
             except RequestError as bad:
                 code = bad.code
                 responses = [wire.receive_status(bad.code, bad.text)]
                 if isinstance(bad, IllegalOffset):
                     responses.append(wire.next_offset(bad.nearest))
             self._recorder.answered("PullMessage", code, started_s)
+            if self._with_window:
+                responses.append(b"" if window is None else window.pack())
             yield responses
         finally:
             # An answer counts until its client has read it.

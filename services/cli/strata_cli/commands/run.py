@@ -79,6 +79,7 @@ def standalone(
     insecure: Insecure = False,
     first_admin_file: str | None = None,
     console_port: int | None = None,
+    remoting_port: int | None = None,
     metrics_port: int | None = None,
     log_level: LogLevel | None = None,
     config: Path | None = None,
@@ -106,6 +107,7 @@ def standalone(
         first_admin_file: JSON file with access_key and secret_key of the first admin; default: keys
             are made and written to first-admin.json in the data folder.
         console_port: Port for the web console; default: any free port on the loopback interface.
+        remoting_port: Port for clients of the remoting protocol, 0 for any free one; default: none.
         metrics_port: Port for Prometheus and health.
         log_level: Lowest level that is logged.
         config: TOML file; the variable STRATA_<SECTION>_<KEY> overrides a key of the file.
@@ -116,20 +118,16 @@ def standalone(
     from strata_runtime.config import load
 
     # One file may serve every process: what is for those of a cluster is passed over here.
+    node = {"host": host, "grpc_port": grpc_port, "admin_port": admin_port}
     settings = with_flags(
         standalone_part(load(ClusterConfig, config, os.environ)),
-        node={
-            "host": host,
-            "grpc_port": grpc_port,
-            "admin_port": admin_port,
-            "metrics_port": metrics_port,
-            "log_level": log_level,
-        },
+        node={**node, "metrics_port": metrics_port, "log_level": log_level},
         access_control=_access_control(access_control, first_admin_file, insecure=insecure),
         edge={"adapter": edge, "tls_only": tls_only or None},
         route={"advertised_endpoint": virtual_address},
         tier={"url": tier},
         console={"port": console_port},
+        remoting={"port": remoting_port},
         plugins=tuple(filter(None, plugins.split(","))) if plugins is not None else None,
     )
     run(settings, data_dir)
@@ -272,6 +270,7 @@ def broker(
     storage_codec: Literal["protobuf", "json", "avro"] | None = None,
     rack: str | None = None,
     workers: str | None = None,
+    remoting_port: int | None = None,
     security: Security = SECURITY,
     metrics_port: int | None = None,
     log_level: LogLevel | None = None,
@@ -300,6 +299,7 @@ def broker(
         storage_codec: Encoding of calls to storage nodes; default protobuf.
         rack: Failure domain.
         workers: Processes that share the port for clients, or auto: one per core; default 1.
+        remoting_port: Port for clients of the remoting protocol, 0 for any free one; default: none.
         metrics_port: Port for Prometheus and health.
         log_level: Lowest level that is logged.
         config: TOML file; the variable STRATA_<SECTION>_<KEY> overrides a key of the file.
@@ -307,20 +307,16 @@ def broker(
     from strata_cli.machine.run import run
     from strata_cli.processes.data_folder import FolderRole
 
-    node = {
-        "host": host,
-        "grpc_port": grpc_port,
-        "admin_port": admin_port,
-        "advertised_host": advertise,
-    }
+    node = {"host": host, "grpc_port": grpc_port, "admin_port": admin_port}
     settings = _cluster_config(
         config,
-        node=node,
+        node={**node, "advertised_host": advertise},
         cluster={"nameservers": nameservers, "storage_seeds": storage_seeds, "rack": rack},
         edge={"adapter": edge, "tls_only": tls_only or None},
         route={"advertised_endpoint": virtual_address},
         storage_client={"storage_transport": storage_transport, "storage_codec": storage_codec},
         broker={"workers": process_count_of("--workers", workers)},
+        remoting={"port": remoting_port},
         **security.sections(),
         metrics_port=metrics_port,
         log_level=log_level,

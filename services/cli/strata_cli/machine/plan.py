@@ -93,7 +93,7 @@ def config_of(config: ClusterConfig, role: FolderRole, number: int, port: int) -
     for key in ("storage_port", "storage_http2_port") if role is FolderRole.STORAGE else ():
         if first := getattr(config.node, key):
             node[key] = first + number
-    sections: dict[str, dict[str, object]] = {"node": node, "broker": {}}
+    sections: dict[str, dict[str, object]] = {"node": node, "broker": {}, "remoting": {}}
     for section, key, first in _worker_ports(config) if role is FolderRole.BROKER else ():
         sections[section][key] = first + number if first else 0
     return config.with_flags(**sections)
@@ -101,10 +101,12 @@ def config_of(config: ClusterConfig, role: FolderRole, number: int, port: int) -
 
 def _worker_ports(config: ClusterConfig) -> tuple[tuple[str, str, int], ...]:
     """Return section, key and port of what the first worker listens on, the others on the next."""
+    remoting = config.remoting.port
     return (
         ("node", "admin_port", config.node.admin_port),
         ("broker", "peer_port", config.broker.peer_port),
         ("broker", "peer_tls_port", config.broker.peer_tls_port),
+        *([] if remoting is None else [("remoting", "port", remoting)]),
     )
 
 

@@ -28,7 +28,11 @@ from strata_cli.processes.data_folder import DataFolder, FolderRole
 from strata_cli.processes.edges import BrokerEdge
 from strata_cli.processes.plugins import broker_plugins, storage_plugins
 from strata_cli.processes.ready_line import ReadyLine
-from strata_cli.processes.standalone_config import StandaloneConfig, window_options
+from strata_cli.processes.standalone_config import (
+    StandaloneConfig,
+    window_options,
+    with_remoting_host,
+)
 from strata_metadata import PresenceOptions
 from strata_metadata.errors import MetaRefused
 from strata_nameserver.process.app import NameserverApp, NameserverIdentity, NameserverStores
@@ -171,6 +175,7 @@ class Standalone:
             "grpc": self.endpoint,
             "data": self._folder.path,
             **(self._ports.shown() if self._ports is not None else {}),
+            **(self._served.shown() if self._served is not None else {}),
             **shown_access_control(self._config),
         }
 
@@ -246,7 +251,7 @@ class Standalone:
         )
         return BrokerApp(
             BrokerIdentity(self._folder.identity.broker_node_id, self._boot_id, node.host),
-            self._config,
+            with_remoting_host(self._config),
             ports.edge,
             network=BrokerNetwork(
                 [f"inproc:{NAMESERVER}"],

@@ -6,7 +6,7 @@ The members use their own sections, so a key means the same in every kind of dep
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field, field_validator
 
@@ -22,6 +22,8 @@ from strata_runtime.observability import ObservabilityConfig
 from strata_runtime.tls_policy import TlsVersion
 from strata_storage.base.config import StorageConfig
 from strata_storage.tiering.config import TierConfig
+
+ConfigT = TypeVar("ConfigT", bound="StandaloneConfig")
 
 # Defaults are written once, where they are used.
 _EDGE, _GUARD = EdgeOptions(), GuardLimits()
@@ -307,6 +309,13 @@ class StandaloneConfig(BrokerConfig):
             elif given is not None:
                 values[name] = given
         return type(self).model_validate(values)
+
+
+def with_remoting_host(config: ConfigT) -> ConfigT:
+    """Return a configuration whose port for remoting clients is on the address of the others."""
+    if config.remoting.port is None or config.remoting.host:
+        return config
+    return config.with_flags(remoting={"host": config.node.host})
 
 
 def standalone_part(config: StandaloneConfig) -> StandaloneConfig:

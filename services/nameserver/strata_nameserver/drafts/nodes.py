@@ -43,6 +43,7 @@ def register_node(draft: Draft, wanted: meta_pb2.Node, config: NameserverConfig)
         kind=wanted.kind,
         endpoints=wanted.endpoints,
         advertised_endpoint=wanted.advertised_endpoint,
+        remoting_endpoint=wanted.remoting_endpoint,
         boot_id=wanted.boot_id,
         rack=wanted.rack,
         machine=wanted.machine,
@@ -183,7 +184,13 @@ def _check(node: meta_pb2.Node) -> None:
         raise invalid("node_id must be 1 to 64 of A-Z a-z 0-9 . _ -")
     if node.kind not in _KINDS:
         raise invalid(f"node {node.node_id}: kind is missing")
-    texts = [*node.endpoints, node.advertised_endpoint, node.rack, node.machine]
+    texts = [
+        *node.endpoints,
+        node.advertised_endpoint,
+        node.remoting_endpoint,
+        node.rack,
+        node.machine,
+    ]
     if len(node.endpoints) > _MAX_ENDPOINTS or any(
         len(text.encode()) > _MAX_ENDPOINT_BYTES for text in texts
     ):

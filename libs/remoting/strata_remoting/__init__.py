@@ -1,0 +1,46 @@
+"""Bytes of the remoting protocol of RocketMQ 4 and 5. Pure: values in, values out.
+
+Reading order: `codes` (numbers of requests and answers), `command` (a request or an answer),
+`headers` and `frames` (its bytes), `properties` and `batch_body` (messages on their way in),
+`stored_messages` (messages on their way out), `offset_ids` (ids that name an address).
+"""
+
+from strata_remoting.batch_body import BatchedMessage, decode_batch, encode_batch
+from strata_remoting.codes import Language, RequestCode, ResponseCode
+from strata_remoting.command import RemotingCommand, RemotingError
+from strata_remoting.frames import FrameLimits, RemotingFrameReader, encode_frame
+from strata_remoting.headers import Serialization
+from strata_remoting.offset_ids import (
+    OffsetPlace,
+    Store,
+    offset_message_id,
+    physical_offset,
+    place_at,
+)
+from strata_remoting.properties import decode_properties, encode_properties
+from strata_remoting.stored_messages import PulledMessage, decode_messages, encode_message
+
+__all__ = [
+    "BatchedMessage",
+    "FrameLimits",
+    "Language",
+    "OffsetPlace",
+    "PulledMessage",
+    "RemotingCommand",
+    "RemotingError",
+    "RemotingFrameReader",
+    "RequestCode",
+    "ResponseCode",
+    "Serialization",
+    "Store",
+    "decode_batch",
+    "decode_messages",
+    "decode_properties",
+    "encode_batch",
+    "encode_frame",
+    "encode_message",
+    "encode_properties",
+    "offset_message_id",
+    "physical_offset",
+    "place_at",
+]

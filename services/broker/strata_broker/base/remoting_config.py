@@ -1,0 +1,111 @@
+"""The section `[remoting]`: the port for clients of RocketMQ's older protocol."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from strata_remoting import FrameLimits
+from strata_runtime.config import Section
+
+# Defaults are written once, where they are used.
+_FRAME = FrameLimits()
+
+
+class RemotingSection(Section):
+    """The port for clients of RocketMQ 4 and 5 that speak the remoting protocol."""
+
+    port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65_535,
+        description="Port for the remoting protocol, of one broker alone or of the first worker; "
+        "each further worker has the next one; 0: any free port; absent: no such port. It serves "
+        "the calls of a nameserver too.",
+    )
+    host: str = Field(
+        default="", description="Address to listen on; empty: that of the port for gRPC clients."
+    )
+    cluster_name: str = Field(
+        default="DefaultCluster", min_length=1, description="Name of the cluster in routes."
+    )
+    max_connections: int = Field(
+        default=10_000, ge=1, description="Most connections; a further connection is closed."
+    )
+    max_connections_per_address: int = Field(
+        default=5_000, ge=1, description="The same for one client address."
+    )
+    max_frame_bytes: int = Field(
+        default=_FRAME.max_frame_bytes,
+        ge=1_024,
+        description="Largest frame; a larger one ends its connection.",
+    )
+    max_header_bytes: int = Field(
+        default=_FRAME.max_header_bytes,
+        ge=256,
+        description="Largest header of a frame, likewise.",
+    )
+    max_header_fields: int = Field(
+        default=_FRAME.max_fields, ge=1, description="Most fields of a header, likewise."
+    )
+    max_unfinished_bytes: int = Field(
+        default=256 * 1024 * 1024,
+        ge=1_024,
+        description="Most bytes of frames that still arrive, of all connections; more end the "
+        "connection.",
+    )
+    idle_timeout_ms: int = Field(
+        default=120_000,
+        ge=1,
+        description="Time without a request after which a connection is closed.",
+    )
+    max_upload_ms: int = Field(
+        default=30_000, ge=1, description="Time limit for one frame to arrive, from its first byte."
+    )
+    max_requests_per_connection: int = Field(
+        default=256,
+        ge=1,
+        description="Most requests of a connection that wait for an answer; then it is not read.",
+    )
+    max_requests: int = Field(
+        default=20_000,
+        ge=1,
+        description="Most requests of all connections; further requests get SYSTEM_BUSY.",
+    )
+    max_unread_ms: int = Field(
+        default=30_000,
+        ge=1,
+        description="Time limit for a client to read an answer; a slower one is disconnected.",
+    )
+    max_inflated_bytes: int = Field(
+        default=32 * 1024 * 1024,
+        ge=1_024,
+        description="Most bytes of message bodies that are being inflated at the same time; "
+        "further sends get SYSTEM_BUSY.",
+    )
+    max_groups_per_client: int = Field(
+        default=64,
+        ge=1,
+        description="Most producer and consumer groups of one client; further ones are refused.",
+    )
+    member_timeout_ms: int = Field(
+        default=120_000,
+        ge=1,
+        description="Time without a heartbeat after which a member of a consumer group counts as "
+        "gone.",
+    )
+    lock_ms: int = Field(
+        default=60_000,
+        ge=1,
+        description="Time for which an orderly consumer has a queue without asking again.",
+    )
+    max_locks: int = Field(
+        default=100_000, ge=1, description="Most locks of queues; further ones are not given."
+    )
+
+    def frame_limits(self) -> FrameLimits:
+        """Return the limits of one frame."""
+        return FrameLimits(
+            max_frame_bytes=self.max_frame_bytes,
+            max_header_bytes=self.max_header_bytes,
+            max_fields=self.max_header_fields,
+        )

@@ -1,0 +1,90 @@
+"""A broker among the nodes: it registers, tells that it lives, and takes itself off when it stops.
+
+A broker that no nameserver registers still serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from strata.meta.v1 import meta_pb2
+from strata_angelia.cluster_id import ClusterId
+from strata_angelia.ports import AngeliaError
+from strata_broker.base.config import BrokerConfig
+from strata_metadata.client import MetadataClient
+from strata_metadata.errors import MetaRefused
+from strata_metadata.presence import NodePresence
+from strata_runtime.clock import Clock
+from strata_runtime.logs import get_logger
+from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import Tasks
+
+
+class BrokerRegistration:
+    """See the module docstring.
+
+    Args:
+        metadata: calls nameservers.
+        cluster: that the process belongs to; None: it is not checked.
+        config: times.
+        tasks: own the heartbeats.
+        clock: time.
+        metrics: what is counted.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataClient,
+        cluster: ClusterId | None,
+        config: BrokerConfig,
+        *,
+        tasks: Tasks,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self._metadata = metadata
+        self._cluster = cluster
+        self._config = config
+        self._tasks = tasks
+        self._clock = clock
+        self._metrics = metrics
+        self._node_id = ""
+        self._presence: asyncio.Task[None] | None = None
+        self._log = get_logger("broker")
+
+    async def register(self, node: meta_pb2.Node) -> None:
+        """Register; try again in the background while no nameserver answers."""
+        self._node_id = node.node_id
+        presence = NodePresence(
+            self._metadata,
+            node,
+            self._config.presence(),
+            metrics=self._metrics,
+            cluster=self._cluster,
+            clock=self._clock,
+        )
+        self._presence = self._tasks.spawn("presence", presence.run())
+        try:
+            async with asyncio.timeout(self._config.metadata.call_timeout_ms / 1000):
+                await presence.registered.wait()
+        except TimeoutError:
+            self._log.warning("no nameserver registered the broker; it serves meanwhile")
+
+    async def leave(self, grace_s: float) -> None:
+        """Leave the routes of the other brokers before clients are let go."""
+        presence, self._presence = self._presence, None
+        if presence is None or not grace_s:
+            return
+        # A heartbeat after the removal would register the broker again.
+        presence.cancel()
+        await asyncio.wait((presence,))
+        try:
+            await self._metadata.call(
+                "RemoveNode",
+                meta_pb2.RemoveNodeRequest(node_id=self._node_id, force=True),
+                meta_pb2.RemoveNodeResponse,
+                timeout_s=min(grace_s, self._config.metadata.deregister_timeout_ms / 1000),
+            )
+        except (MetaRefused, AngeliaError) as failure:
+            # The nameservers notice its silence.
+            self._log.warning("not taken off the nodes", reason=str(failure))

@@ -1,0 +1,163 @@
+"""The remoting protocol of one broker, put together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strata_broker.access.call_runtime import CallRuntime
+from strata_broker.base.metrics import METRICS
+from strata_broker.clients.provision import Provisioner
+from strata_broker.clients.sessions import Sessions
+from strata_broker.metadata.metadata import MetadataView
+from strata_broker.metadata.requests import host_of
+from strata_broker.remoting.addresses import RemotingAddresses
+from strata_broker.remoting.consumers import RemotingConsumers
+from strata_broker.remoting.dispatcher import RemotingDispatcher
+from strata_broker.remoting.face import MessagingFace
+from strata_broker.remoting.inflating import BodyInflater
+from strata_broker.remoting.listener import RemotingListener
+from strata_broker.remoting.members import RemotingMembers
+from strata_broker.remoting.offsets import RemotingOffsets
+from strata_broker.remoting.pulls import RemotingPulls
+from strata_broker.remoting.queue_locks import QueueLocks
+from strata_broker.remoting.routes import RemotingRoutes
+from strata_broker.remoting.send_backs import SendBacks
+from strata_broker.remoting.sends import RemotingSends
+from strata_edge.ports import HotHandler
+from strata_remoting import Store
+from strata_runtime.backoff import Random
+from strata_runtime.listening import endpoint_of
+
+_EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - names no machine
+
+
+@dataclass(frozen=True, slots=True)
+class RemotingParts:
+    """Parts of a broker that the remoting protocol works with.
+
+    Attributes:
+        host: under which clients reach the broker.
+        face: the broker's handlers.
+        provisioner: finds and makes topics.
+        sessions: of clients.
+        runtime: configuration, clock and counters.
+        random: numbers in [0, 1).
+    """
+
+    host: str
+    face: MessagingFace
+    provisioner: Provisioner
+    sessions: Sessions
+    runtime: CallRuntime
+    random: Random
+
+
+def new_remoting(
+    host: str,
+    hot: HotHandler,
+    provisioner: Provisioner,
+    *,
+    sessions: Sessions,
+    runtime: CallRuntime,
+    random: Random,
+) -> RemotingPort | None:
+    """Return the port of the remoting protocol; None: the configuration wants none.
+
+    Args:
+        host: under which clients reach the broker.
+        hot: takes sends.
+        provisioner: finds and makes topics.
+        sessions: of clients.
+        runtime: configuration, clock and counters.
+        random: numbers in [0, 1).
+    """
+    if runtime.config.remoting.port is None:
+        return None
+    face = MessagingFace(hot)
+    return RemotingPort(RemotingParts(host, face, provisioner, sessions, runtime, random))
+
+
+class RemotingPort:
+    """See the module docstring.
+
+    Attributes:
+        face: takes the broker's handlers.
+
+    Args:
+        parts: of the broker.
+    """
+
+    def __init__(self, parts: RemotingParts) -> None:
+        self._host = parts.host
+        self.face = parts.face
+        self._store = Store.of(parts.host, 0)
+        view = parts.provisioner.view
+        self._addresses = RemotingAddresses(view)
+        self._listener = self._new_listener(parts, view)
+
+    def _new_listener(self, parts: RemotingParts, view: MetadataView) -> RemotingListener:
+        runtime, face = parts.runtime, parts.face
+        config, clock, metrics = runtime.config, runtime.clock, runtime.metrics
+        section = config.remoting
+        assert section.port is not None, "there is no remoting port"
+        metrics.declare(METRICS)
+        members = RemotingMembers(
+            parts.sessions, clock, member_timeout_ms=section.member_timeout_ms, metrics=metrics
+        )
+        locks = QueueLocks(
+            clock, lock_ms=section.lock_ms, max_locks=section.max_locks, metrics=metrics
+        )
+        routes = RemotingRoutes(
+            face, parts.provisioner, self._addresses, cluster_name=section.cluster_name
+        )
+        consumers = RemotingConsumers(
+            face, members, locks, max_groups=section.max_groups_per_client
+        )
+        sends = RemotingSends(
+            face,
+            routes,
+            view,
+            inflater=BodyInflater(config.send.max_body_bytes, section.max_inflated_bytes, metrics),
+            store=lambda: self._store,
+            clock=clock,
+            random=parts.random,
+            max_messages=config.send.max_messages_per_request,
+        )
+        handlers = {
+            **routes.handlers(),
+            **sends.handlers(),
+            **consumers.handlers(),
+            **RemotingPulls(face, view, members, store=lambda: self._store).handlers(),
+            **RemotingOffsets(face, view).handlers(),
+            **SendBacks(face, routes, view, clock=clock).handlers(),
+        }
+        return RemotingListener(
+            section.host or parts.host,
+            section.port,
+            RemotingDispatcher(handlers, runtime),
+            runtime=runtime,
+            disconnected=consumers.disconnected,
+        )
+
+    @property
+    def endpoint(self) -> str:
+        """HOST:PORT for routes and as the address of a nameserver; empty before the start."""
+        return self._addresses.own
+
+    async def start(self, endpoint: str) -> None:
+        """Listen; then `endpoint` is known.
+
+        Args:
+            endpoint: HOST:PORT in routes of gRPC, for a broker whose own host names no machine.
+
+        Raises:
+            ListenError: the address cannot be listened on.
+        """
+        port = await self._listener.start()
+        host = host_of(endpoint) if self._host in _EVERYWHERE else self._host
+        self._store = Store.of(host, port)
+        self._addresses.own = endpoint_of(host, port)
+
+    async def stop(self) -> None:
+        """Listen no longer, and end all connections."""
+        await self._listener.stop()

@@ -1,0 +1,232 @@
+"""One connection of a remoting client.
+
+Requests are carried out side by side and answered as they end, each under its own number (opaque).
+A connection with too many unanswered requests, with answers that its client does not read, or with
+too many refused calls is not read until that has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+from strata_broker.base.remoting_config import RemotingSection
+from strata_broker.remoting.dispatcher import RemotingDispatcher
+from strata_broker.remoting.exchange import Exchange
+from strata_remoting import (
+    RemotingCommand,
+    RemotingError,
+    RemotingFrameReader,
+    Serialization,
+    encode_frame,
+)
+from strata_runtime.limits import Limit
+from strata_runtime.listening import endpoint_of
+from strata_runtime.logs import get_logger
+from strata_runtime.tasks import RequestTasks, TooManyTasksError
+
+_LOG = get_logger("remoting")
+_MOST_TOLD_BYTES = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionPort:
+    """Parts that all connections share.
+
+    Attributes:
+        dispatcher: carries requests out.
+        config: limits and times.
+        requests: own the tasks of requests.
+        unfinished: bytes of frames that still arrive.
+        connected: called with a connection that begins; False: there is no room for it.
+        disconnected: called with a connection that ended.
+    """
+
+    dispatcher: RemotingDispatcher
+    config: RemotingSection
+    requests: RequestTasks
+    unfinished: Limit
+    connected: Callable[[RemotingConnection], bool]
+    disconnected: Callable[[RemotingConnection], None]
+
+
+class RemotingConnection(asyncio.Protocol):
+    """See the module docstring; a `RemotingPeer`."""
+
+    def __init__(self, port: ConnectionPort) -> None:
+        self._port = port
+        self._reader = RemotingFrameReader(port.config.frame_limits())
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._unfinished_bytes = 0
+        self._unfinished_since_s = 0.0
+        self._in_flight = 0
+        self._last_request_s = self._loop.time()
+        self._paused_until_s = 0.0
+        self._drained = asyncio.Event()
+        self._drained.set()
+        self._timer: asyncio.TimerHandle | None = None
+        self.peer = ""
+        self.client_id = ""
+        self.language = 0
+        self.is_gone = False
+
+    # Protocol -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport = cast("asyncio.Transport", transport)
+        address = transport.get_extra_info("peername") or ("", 0)
+        self.peer = self.client_id = endpoint_of(str(address[0]), int(address[1]))
+        if not self._port.connected(self):
+            self.is_gone = True
+            self._transport.abort()
+            return
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._set_unfinished(0)
+        self._drained.set()
+        if not self.is_gone:
+            self.is_gone = True
+            self._port.disconnected(self)
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        if self.is_gone:
+            return
+        self._reader.feed(data)
+        try:
+            self._take_frames()
+        except RemotingError as error:
+            self._end(str(error))
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._drained.clear()
+        self._pace()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._drained.set()
+        self._pace()
+
+    # Peer ---------------------------------------------------------------------------------------
+
+    async def answer(self, exchange: Exchange, command: RemotingCommand) -> None:
+        """See `RemotingPeer.answer`."""
+        if self._transport is None or self.is_gone:
+            raise ConnectionResetError("the client is gone")
+        self._transport.write(encode_frame(command, exchange.serialization))
+        if self._drained.is_set():
+            return
+        try:
+            async with asyncio.timeout(self._port.config.max_unread_ms / 1000):
+                await self._drained.wait()
+        except TimeoutError:
+            self._end("it does not read its answers")
+
+    def tell(self, command: RemotingCommand) -> None:
+        """See `RemotingPeer.tell`."""
+        if self._transport is None or self.is_gone:
+            return
+        if self._transport.get_write_buffer_size() < _MOST_TOLD_BYTES:
+            self._transport.write(encode_frame(command, Serialization.JSON))
+
+    def close(self) -> None:
+        """End the connection after what was written."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # Requests -----------------------------------------------------------------------------------
+
+    def _take_frames(self) -> None:
+        """Begin the requests that are whole.
+
+        Raises:
+            RemotingError: see `RemotingFrameReader.frames`.
+        """
+        for frame in self._reader.frames():
+            self._last_request_s = self._loop.time()
+            # A client answers nothing that this broker asks.
+            if not frame.command.is_response:
+                self._begin(Exchange(frame.command, self, frame.serialization))
+            if self.is_gone:
+                return
+        waiting = self._reader.waiting_bytes
+        if waiting and not self._unfinished_bytes:
+            self._unfinished_since_s = self._loop.time()
+        if not self._set_unfinished(waiting):
+            self._end("too many bytes of unfinished frames (remoting.max_unfinished_bytes)")
+        self._pace()
+
+    def _begin(self, exchange: Exchange) -> None:
+        try:
+            task = self._port.requests.spawn("remoting request", self._serve(exchange))
+        except TooManyTasksError:
+            self._end("the broker carries out too many requests")
+            return
+        self._in_flight += 1
+        task.add_done_callback(self._ended)
+
+    async def _serve(self, exchange: Exchange) -> None:
+        try:
+            await self._port.dispatcher.serve(exchange)
+        except ConnectionError:
+            # Nobody is there to answer.
+            return
+        except RemotingError as error:
+            self._end(f"an answer cannot be written: {error}")
+
+    def _ended(self, _: object) -> None:
+        self._in_flight -= 1
+        self._pace()
+
+    # Limits -------------------------------------------------------------------------------------
+
+    def _pace(self) -> None:
+        """Read, or do not read until there is room or the pause is over."""
+        transport = self._transport
+        if transport is None or self.is_gone or transport.is_closing():
+            return
+        now_s = self._loop.time()
+        wait_s = self._port.dispatcher.wait_s(self.peer)
+        if wait_s and now_s >= self._paused_until_s:
+            self._paused_until_s = now_s + wait_s
+            self._loop.call_later(wait_s, self._pace)
+        is_full = self._in_flight >= self._port.config.max_requests_per_connection
+        if is_full or not self._drained.is_set() or now_s < self._paused_until_s:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
+
+    def _set_unfinished(self, size_bytes: int) -> bool:
+        more = size_bytes - self._unfinished_bytes
+        if more > 0 and not self._port.unfinished.try_take(more):
+            return False
+        if more < 0:
+            self._port.unfinished.give_back(-more)
+        self._unfinished_bytes = size_bytes
+        return True
+
+    def _watch(self) -> None:
+        """End a connection that is idle, or whose frame arrives too slowly."""
+        config, now_s = self._port.config, self._loop.time()
+        idle_s, upload_s = config.idle_timeout_ms / 1000, config.max_upload_ms / 1000
+        if not self._in_flight and now_s - self._last_request_s >= idle_s:
+            self._end("it is idle")
+            return
+        if self._unfinished_bytes and now_s - self._unfinished_since_s >= upload_s:
+            self._end("a frame arrives too slowly")
+            return
+        self._timer = self._loop.call_later(min(idle_s, upload_s) / 4, self._watch)
+
+    def _end(self, reason: str) -> None:
+        _LOG.info("remoting connection ended", peer=self.peer, reason=reason)
+        if self._transport is not None:
+            self._transport.abort()

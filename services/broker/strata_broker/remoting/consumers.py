@@ -1,0 +1,174 @@
+"""Calls with which remoting clients tell of themselves and agree on queues."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata_broker.remoting.addresses import broker_name_of
+from strata_broker.remoting.answers import RemotingRefusal, succeeded, with_body
+from strata_broker.remoting.exchange import Exchange, Handler, RemotingPeer
+from strata_broker.remoting.face import MessagingFace
+from strata_broker.remoting.heartbeats import LockedQueue, read_heartbeat, read_locks
+from strata_broker.remoting.members import RemotingMembers
+from strata_broker.remoting.queue_locks import QueueKey, QueueLocks
+from strata_mq.requests import check_consumer_group
+from strata_remoting import RemotingCommand, RemotingError, RequestCode, ResponseCode
+
+_MOST_CLIENT_ID = 120
+_MOST_LOCKED = 4_096
+
+
+class RemotingConsumers:
+    """See the module docstring.
+
+    Args:
+        face: the broker's handlers.
+        members: of consumer groups.
+        locks: of queues.
+        max_groups: of one client.
+    """
+
+    def __init__(
+        self,
+        face: MessagingFace,
+        members: RemotingMembers,
+        locks: QueueLocks,
+        *,
+        max_groups: int,
+    ) -> None:
+        self._face = face
+        self._members = members
+        self._locks = locks
+        self._max_groups = max_groups
+        # Consumer groups by connection.
+        self._groups: dict[RemotingPeer, set[str]] = {}
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """Return the handlers by request code."""
+        return {
+            RequestCode.HEART_BEAT: self.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.members,
+            RequestCode.CHECK_CLIENT_CONFIG: self.check_config,
+            RequestCode.LOCK_BATCH_MQ: self.lock,
+            RequestCode.UNLOCK_BATCH_MQ: self.unlock,
+        }
+
+    def disconnected(self, client: RemotingPeer) -> None:
+        """Forget a client whose connection ended."""
+        self._members.disconnected(client, self._groups.pop(client, ()))
+
+    async def heartbeat(self, exchange: Exchange) -> RemotingCommand:
+        """Note that a client lives, with its groups and subscriptions.
+
+        Raises:
+            RemotingError: the body cannot be read, or has too many groups.
+            RequestError: a consumer group's name is illegal, or the client may not use it.
+        """
+        client, data = exchange.client, read_heartbeat(exchange.request.body)
+        if len(data.client_id) > _MOST_CLIENT_ID:
+            raise RemotingError(f"a client id has at most {_MOST_CLIENT_ID} characters")
+        if len(data.producer_groups) + len(data.consumers) > self._max_groups:
+            raise RemotingError(
+                f"a client has at most {self._max_groups} groups (remoting.max_groups_per_client)"
+            )
+        if client.client_id != data.client_id:
+            self.disconnected(client)
+            client.client_id = data.client_id
+        client.language = exchange.request.language
+        await self._sign_of_life(exchange, "", definition_pb2.PRODUCER)
+        for group, subscriptions in data.consumers.items():
+            check_consumer_group(group)
+            await self._sign_of_life(exchange, group, definition_pb2.PULL_CONSUMER)
+            if client.is_gone:
+                break
+            self._members.heard(client, data.client_id, group, subscriptions)
+            self._groups.setdefault(client, set()).add(group)
+        return succeeded(exchange.request)
+
+    async def unregister(self, exchange: Exchange) -> RemotingCommand:
+        """Forget a client, or one of its consumer groups."""
+        request, client = exchange.request, exchange.client
+        group = request.text("consumerGroup", "")
+        if group and request.text("clientID") == client.client_id:
+            self._members.left(client.client_id, group)
+            self._groups.get(client, set()).discard(group)
+        return succeeded(request)
+
+    async def members(self, exchange: Exchange) -> RemotingCommand:
+        """Answer with the ids of a consumer group's members.
+
+        Raises:
+            RemotingRefusal: there is none, with RocketMQ's text.
+        """
+        group = exchange.request.text("consumerGroup")
+        found = self._members.client_ids(group)
+        if not found:
+            raise RemotingRefusal(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
+        return with_body(exchange.request, _json({"consumerIdList": found}))
+
+    async def check_config(self, exchange: Exchange) -> RemotingCommand:
+        """Accept a client's SQL92 subscription; a pull tells if the expression is wrong."""
+        return succeeded(exchange.request)
+
+    async def lock(self, exchange: Exchange) -> RemotingCommand:
+        """Lock queues for a client, and answer with those that it has now.
+
+        Raises:
+            RemotingError: the body cannot be read, or names too many queues.
+        """
+        wanted = read_locks(exchange.request.body)
+        taken = self._each(
+            wanted.queues,
+            wanted.group,
+            lambda key: self._locks.try_lock(key, wanted.client_id),
+        )
+        shown = [
+            {"brokerName": one.broker_name, "queueId": one.queue_id, "topic": one.topic}
+            for one in taken
+        ]
+        return with_body(exchange.request, _json({"lockOKMQSet": shown}))
+
+    async def unlock(self, exchange: Exchange) -> RemotingCommand:
+        """Give locks back.
+
+        Raises:
+            RemotingError: see `lock`.
+        """
+        wanted = read_locks(exchange.request.body)
+
+        def give_back(key: QueueKey) -> bool:
+            self._locks.unlock(key, wanted.client_id)
+            return True
+
+        self._each(wanted.queues, wanted.group, give_back)
+        return succeeded(exchange.request)
+
+    def _each(
+        self, queues: list[LockedQueue], group: str, act: Callable[[QueueKey], bool]
+    ) -> list[LockedQueue]:
+        """Return the queues for which an action succeeds; queues of other names are not ours."""
+        if len(queues) > _MOST_LOCKED:
+            raise RemotingError(f"a request names at most {_MOST_LOCKED} queues")
+        return [
+            one
+            for one in queues
+            if one.broker_name == broker_name_of(one.topic)
+            and act(QueueKey(group, one.topic, one.queue_id))
+        ]
+
+    async def _sign_of_life(
+        self, exchange: Exchange, group: str, kind: definition_pb2.ClientType.ValueType
+    ) -> None:
+        request = service_pb2.HeartbeatRequest(client_type=kind)
+        if group:
+            request.group.name = group
+        await self._face.call(
+            "Heartbeat", request, service_pb2.HeartbeatResponse, exchange.caller(group)
+        )
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

@@ -1,0 +1,95 @@
+"""One request and the way to answer it; handlers see nothing else of a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+from strata_broker.remoting.face import FaceCaller
+from strata_remoting import Language, RemotingCommand, Serialization
+
+_LANGUAGES = {int(each): each.name for each in Language}
+
+
+class RemotingPeer(Protocol):
+    """The connection of a client.
+
+    Attributes:
+        peer: `host:port` of the client.
+        client_id: as its heartbeats name it; before the first one, its address.
+        language: number of the client's language.
+        is_gone: whether the connection has ended.
+    """
+
+    peer: str
+    client_id: str
+    language: int
+    is_gone: bool
+
+    async def answer(self, exchange: Exchange, command: RemotingCommand) -> None:
+        """Write an answer and wait until the transport has taken it.
+
+        Raises:
+            ConnectionError: the client is gone, or reads too slowly.
+        """
+
+    def tell(self, command: RemotingCommand) -> None:
+        """Write a request that gets no answer, if there is room for it."""
+
+
+class Exchange:
+    """See the module docstring.
+
+    Args:
+        request: of the client.
+        client: who sent it.
+        serialization: encoding of the request's header, which the answer repeats.
+    """
+
+    __slots__ = ("client", "request", "serialization")
+
+    def __init__(
+        self, request: RemotingCommand, client: RemotingPeer, serialization: Serialization
+    ) -> None:
+        self.request = request
+        self.client = client
+        self.serialization = serialization
+
+    def caller(self, group: str = "") -> FaceCaller:
+        """Return who calls, as gRPC calls name it: a client of one group, or of none."""
+        client = self.client
+        return FaceCaller(headers_of(client.client_id, client.language, group), client.peer)
+
+    async def answer(self, command: RemotingCommand) -> None:
+        """Answer, unless the request wants no answer.
+
+        Raises:
+            ConnectionError: see `RemotingPeer.answer`.
+        """
+        if not self.request.is_oneway:
+            await self.client.answer(self, command)
+
+
+Handler = Callable[[Exchange], Awaitable[RemotingCommand | None]]
+"""Carries a request out; returns the answer, or None if it has answered by itself."""
+
+
+def headers_of(client_id: str, language: int, group: str) -> Mapping[str, str]:
+    """Return the headers that a gRPC client would send."""
+    return {
+        "x-mq-client-id": member_id(client_id, group),
+        "x-mq-language": _LANGUAGES.get(language, Language.OTHER.name),
+    }
+
+
+def member_id(client_id: str, group: str) -> str:
+    """Return the id of a client in one group.
+
+    One client of the remoting protocol may consume with several groups; a session has one.
+    """
+    return f"{client_id}@{group}" if group else client_id
+
+
+def client_of(member: str, group: str) -> str:
+    """Return the client id in a `member_id`; other ids stay as they are."""
+    return member.removesuffix(f"@{group}")

@@ -1,0 +1,128 @@
+"""The bodies in which remoting clients tell of themselves: heartbeats and locks, in JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from strata_remoting import RemotingError
+
+MOST_SUBSCRIPTIONS = 256
+"""Most topics that a client may subscribe to with one group."""
+
+
+class RemotingSubscription(NamedTuple):
+    """The subscription of a group to one topic.
+
+    Attributes:
+        expression: tags, or a condition.
+        is_sql: whether the expression is SQL92.
+        is_class: whether a Java class filters, which is not supported.
+    """
+
+    expression: str
+    is_sql: bool = False
+    is_class: bool = False
+
+
+class HeartbeatData(NamedTuple):
+    """The content of a heartbeat.
+
+    Attributes:
+        client_id: of the client.
+        producer_groups: with which it sends.
+        consumers: by consumer group: its subscriptions by topic.
+    """
+
+    client_id: str
+    producer_groups: frozenset[str]
+    consumers: Mapping[str, Mapping[str, RemotingSubscription]]
+
+
+class LockedQueue(NamedTuple):
+    """A queue in a request for locks."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class LockRequest(NamedTuple):
+    """A request to lock or to unlock queues."""
+
+    group: str
+    client_id: str
+    queues: list[LockedQueue]
+
+
+def read_heartbeat(body: bytes) -> HeartbeatData:
+    """Return the content of a heartbeat.
+
+    Raises:
+        RemotingError: it cannot be read.
+    """
+    data = _object(body)
+    consumers = {}
+    for one in _objects(data, "consumerDataSet"):
+        found = _objects(one, "subscriptionDataSet")
+        if len(found) > MOST_SUBSCRIPTIONS:
+            raise RemotingError(
+                f"a group has {len(found)} subscriptions; {MOST_SUBSCRIPTIONS} are allowed"
+            )
+        consumers[_text(one, "groupName")] = dict(map(_subscription, found))
+    return HeartbeatData(
+        _text(data, "clientID"),
+        frozenset(_text(one, "groupName") for one in _objects(data, "producerDataSet")),
+        consumers,
+    )
+
+
+def read_locks(body: bytes) -> LockRequest:
+    """Return what a client wants to lock or unlock.
+
+    Raises:
+        RemotingError: it cannot be read.
+    """
+    data = _object(body)
+    queues = []
+    for one in _objects(data, "mqSet"):
+        number = one.get("queueId")
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise RemotingError("a queue has no number")
+        queues.append(LockedQueue(_text(one, "topic"), _text(one, "brokerName"), number))
+    return LockRequest(_text(data, "consumerGroup"), _text(data, "clientId"), queues)
+
+
+def _subscription(data: Mapping[str, Any]) -> tuple[str, RemotingSubscription]:
+    kind = data.get("expressionType")
+    expression = data.get("subString") or "*"
+    if not isinstance(expression, str):
+        raise RemotingError("an expression is no text")
+    return _text(data, "topic"), RemotingSubscription(
+        expression, kind == "SQL92", data.get("classFilterMode") is True
+    )
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RemotingError(f"the body is no JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise RemotingError("the body is no JSON object")
+    return data
+
+
+def _objects(data: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    found = data.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise RemotingError(f"{name} is no list of objects")
+    return found
+
+
+def _text(data: Mapping[str, Any], name: str) -> str:
+    value = data.get(name)
+    if not isinstance(value, str) or not value:
+        raise RemotingError(f"{name} is missing")
+    return value

@@ -1,0 +1,146 @@
+"""Messages of remoting producers as gRPC messages: nothing here waits or sends.
+
+Properties become fields where a gRPC message has one; a delay level or a timer becomes a delivery
+time. A message of a FIFO topic needs a message group: its sharding key, or else one that stands for
+the queue that its producer chose, so that messages of a queue keep their order.
+"""
+
+from __future__ import annotations
+
+import secrets
+from functools import lru_cache
+
+from apache.rocketmq.v2 import definition_pb2
+from strata_broker.metadata.metadata import TopicRow
+from strata_broker.remoting import property_names as names
+from strata_broker.remoting.answers import RemotingRefusal
+from strata_broker.remoting.send_headers import SendHeader
+from strata_mq.requests import TopicType
+from strata_mq.slots import fifo_queue
+from strata_remoting import ResponseCode, decode_properties
+
+DELAY_LEVELS_S = (
+    *(1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200),
+)
+"""Delay of each level in seconds, level 1 first: RocketMQ's default table."""
+
+_TRANSACTION_BITS = 0b1100
+_COMPRESSED = 1
+_MOST_DELAY_MS = 1 << 53
+
+
+def new_message(
+    header: SendHeader, body: bytes, text: str, topic: TopicRow, now_ms: int
+) -> definition_pb2.Message:
+    """Return a gRPC message.
+
+    Args:
+        header: of its send.
+        body: of the message, not compressed.
+        text: its properties as one text.
+        topic: where it goes.
+        now_ms: wall time, for delays.
+
+    Raises:
+        RemotingRefusal: the message is transactional, or a delay is no number.
+    """
+    properties = decode_properties(text)
+    if header.system_flag & _TRANSACTION_BITS or properties.get(names.TRANSACTION) == "true":
+        raise RemotingRefusal(
+            ResponseCode.NO_PERMISSION,
+            "transactional messages of the remoting protocol are not supported yet: use a client "
+            "of the gRPC protocol",
+        )
+    message = definition_pb2.Message(
+        topic=definition_pb2.Resource(resource_namespace=topic.namespace, name=topic.name),
+        body=body,
+    )
+    system = message.system_properties
+    system.message_id = properties.get(names.UNIQUE_KEY) or secrets.token_hex(16).upper()
+    system.body_encoding = definition_pb2.IDENTITY
+    if header.born_ms > 0:
+        system.born_timestamp.FromMilliseconds(min(header.born_ms, _MOST_DELAY_MS))
+    if tag := properties.get(names.TAGS, ""):
+        system.tag = tag
+    system.keys.extend(properties.get(names.KEYS, "").split())
+    delivery_ms = _delivery_ms(properties, now_ms)
+    if delivery_ms is not None:
+        system.delivery_timestamp.FromMilliseconds(delivery_ms)
+    elif group := _message_group(properties, header.queue_id, topic):
+        system.message_group = group
+        properties.pop(names.SHARDING_KEY, None)
+    _put_user_properties(message, header, properties)
+    return message
+
+
+def is_compressed(header: SendHeader) -> bool:
+    """Whether the body of a send is compressed."""
+    return bool(header.system_flag & _COMPRESSED)
+
+
+@lru_cache(maxsize=4_096)
+def queue_message_group(queue: int, queue_count: int) -> str:
+    """Return the message group of the messages for a queue: one whose queue that is."""
+    wanted = queue % queue_count if queue >= 0 else 0
+    salt = 0
+    while fifo_queue(name := f"remoting-queue-{wanted}-{salt}", queue_count) != wanted:
+        salt += 1
+    return name
+
+
+def delay_ms(level: int) -> int:
+    """Return the delay of a level; the highest level stands for those above it."""
+    return DELAY_LEVELS_S[min(level, len(DELAY_LEVELS_S)) - 1] * 1_000 if level > 0 else 0
+
+
+def _message_group(properties: dict[str, str], queue: int, topic: TopicRow) -> str:
+    """Return the message group of a message that is not delayed; "": it has none."""
+    kind = int(topic.topic_type)
+    if kind not in (TopicType.FIFO, TopicType.MIXED):
+        return ""
+    group = properties.get(names.SHARDING_KEY, "")
+    if group or kind == TopicType.MIXED:
+        return group
+    return queue_message_group(queue, topic.queue_count)
+
+
+def _delivery_ms(properties: dict[str, str], now_ms: int) -> int | None:
+    """Return when a message is due; None: at once. RocketMQ looks for a timer first."""
+    if names.TIMER_DELAY_S in properties:
+        return now_ms + _number(properties, names.TIMER_DELAY_S) * 1_000
+    if names.TIMER_DELAY_MS in properties:
+        return now_ms + _number(properties, names.TIMER_DELAY_MS)
+    if names.TIMER_DELIVER_MS in properties:
+        return _number(properties, names.TIMER_DELIVER_MS)
+    if names.DELAY in properties:
+        delay = delay_ms(_number(properties, names.DELAY))
+        return now_ms + delay if delay else None
+    return None
+
+
+def _number(properties: dict[str, str], name: str) -> int:
+    text = properties[name].strip()
+    if not (text.isascii() and text.isdigit()) or len(text) > 16:
+        raise RemotingRefusal(
+            ResponseCode.MESSAGE_ILLEGAL, f"the property {name} is no number: {text[:40]!r}"
+        )
+    return min(int(text), _MOST_DELAY_MS)
+
+
+def _put_user_properties(
+    message: definition_pb2.Message, header: SendHeader, properties: dict[str, str]
+) -> None:
+    kept = message.user_properties
+    for name, value in properties.items():
+        if name not in names.NOT_STORED:
+            kept[names.stored_name(name)] = value
+    if header.flag:
+        kept[names.STORED_FLAG] = str(header.flag)
+    times = header.reconsume_times or _reconsume_time(properties)
+    if times:
+        kept[names.STORED_RECONSUME_TIMES] = str(times)
+
+
+def _reconsume_time(properties: dict[str, str]) -> int:
+    text = properties.get(names.RECONSUME_TIME, "0")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

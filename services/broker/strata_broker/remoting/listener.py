@@ -1,0 +1,101 @@
+"""The port of the remoting protocol: its connections, and how many of them there may be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+from strata_broker.access.call_runtime import CallRuntime
+from strata_broker.metadata.requests import host_of
+from strata_broker.remoting.connection import ConnectionPort, RemotingConnection
+from strata_broker.remoting.dispatcher import RemotingDispatcher
+from strata_broker.remoting.exchange import RemotingPeer
+from strata_runtime.limits import Limit
+from strata_runtime.listening import listening
+
+
+class RemotingListener:
+    """See the module docstring.
+
+    Args:
+        host: to listen on.
+        port: of it; 0: any free one.
+        dispatcher: carries requests out.
+        runtime: configuration and counters.
+        disconnected: called with a client whose connection ended.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        dispatcher: RemotingDispatcher,
+        *,
+        runtime: CallRuntime,
+        disconnected: Callable[[RemotingPeer], None],
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._config = config = runtime.config.remoting
+        self._disconnected = disconnected
+        self._server: asyncio.Server | None = None
+        self._connections: set[RemotingConnection] = set()
+        self._addresses: Counter[str] = Counter()
+        self._limit = Limit(
+            "remoting connections", config.max_connections, "connections", metrics=runtime.metrics
+        )
+        unfinished = Limit(
+            "unfinished remoting frames",
+            config.max_unfinished_bytes,
+            "bytes",
+            metrics=runtime.metrics,
+        )
+        self._shared = ConnectionPort(
+            dispatcher,
+            config,
+            runtime.requests,
+            unfinished,
+            self._take,
+            self._leave,
+        )
+
+    async def start(self) -> int:
+        """Listen; return the port.
+
+        Raises:
+            ListenError: the address cannot be listened on.
+        """
+        loop = asyncio.get_running_loop()
+        with listening(self._host, self._port, "for remoting clients"):
+            self._server = await loop.create_server(
+                lambda: RemotingConnection(self._shared), self._host, self._port
+            )
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Close the port and all connections; their clients go to another broker."""
+        if self._server is None:
+            return
+        self._server.close()
+        for connection in tuple(self._connections):
+            connection.close()
+
+    def _take(self, connection: RemotingConnection) -> bool:
+        address = host_of(connection.peer)
+        if self._addresses[address] >= self._config.max_connections_per_address:
+            return False
+        if not self._limit.try_take():
+            return False
+        self._addresses[address] += 1
+        self._connections.add(connection)
+        return True
+
+    def _leave(self, connection: RemotingConnection) -> None:
+        address = host_of(connection.peer)
+        self._connections.discard(connection)
+        self._limit.give_back()
+        self._addresses[address] -= 1
+        if not self._addresses[address]:
+            del self._addresses[address]
+        self._disconnected(connection)

@@ -1,0 +1,67 @@
+"""Locks of queues for orderly consumers: one client of a consumer group works on a queue at a time.
+
+A lock holds for a time and is renewed by its client. It lives in memory: all remoting clients of a
+topic are at one broker, and after a restart they lock anew, as with a broker of RocketMQ.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from strata_runtime.clock import Clock
+from strata_runtime.metrics import Metrics
+
+
+class QueueKey(NamedTuple):
+    """A queue as a consumer group locks it."""
+
+    group: str
+    topic: str
+    queue_id: int
+
+
+class _Lock(NamedTuple):
+    client_id: str
+    ends_s: float
+
+
+class QueueLocks:
+    """See the module docstring. Used on the event loop only.
+
+    Args:
+        clock: monotonic time.
+        lock_ms: how long a lock holds.
+        max_locks: most locks; a queue beyond them is not locked.
+        metrics: how many there are.
+    """
+
+    def __init__(self, clock: Clock, *, lock_ms: int, max_locks: int, metrics: Metrics) -> None:
+        self._clock = clock
+        self._lock_s = lock_ms / 1000
+        self._max_locks = max_locks
+        self._locks: dict[QueueKey, _Lock] = {}
+        metrics.gauge("strata_broker_remoting_locks", lambda: len(self._locks))
+
+    def try_lock(self, key: QueueKey, client_id: str) -> bool:
+        """Lock a queue for a client, or renew its lock; False: another client has it."""
+        now_s = self._clock.monotonic_s()
+        held = self._locks.get(key)
+        if held is not None and held.ends_s > now_s and held.client_id != client_id:
+            return False
+        if held is None and len(self._locks) >= self._max_locks and not self._make_room(now_s):
+            return False
+        self._locks[key] = _Lock(client_id, now_s + self._lock_s)
+        return True
+
+    def unlock(self, key: QueueKey, client_id: str) -> None:
+        """Give a client's lock back; the lock of another client stays."""
+        held = self._locks.get(key)
+        if held is not None and held.client_id == client_id:
+            del self._locks[key]
+
+    def _make_room(self, now_s: float) -> bool:
+        """Forget locks that are over; return whether there were any."""
+        over = [key for key, lock in self._locks.items() if lock.ends_s <= now_s]
+        for key in over:
+            del self._locks[key]
+        return bool(over)

@@ -1,0 +1,68 @@
+"""The header of a send: full names (SEND_MESSAGE) or single letters (SEND_MESSAGE_V2)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from strata_remoting import RemotingCommand, RequestCode
+
+_LETTERS = {
+    "producerGroup": "a",
+    "topic": "b",
+    "queueId": "e",
+    "sysFlag": "f",
+    "bornTimestamp": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsumeTimes": "j",
+    "maxReconsumeTimes": "l",
+    "batch": "m",
+}
+
+
+class SendHeader(NamedTuple):
+    """Arguments of a send.
+
+    Attributes:
+        producer_group: of the sender.
+        topic: of all messages.
+        queue_id: number of the queue in the topic; negative: any.
+        system_flag: compression and kind of transaction.
+        born_ms: when the message was made, by its producer's clock.
+        flag: number that belongs to the application.
+        properties: of a single message, as one text.
+        reconsume_times: how often the message was sent back before.
+        is_batch: whether the body is that of a batch.
+    """
+
+    producer_group: str
+    topic: str
+    queue_id: int
+    system_flag: int
+    born_ms: int
+    flag: int
+    properties: str
+    reconsume_times: int
+    is_batch: bool
+
+
+def send_header(request: RemotingCommand) -> SendHeader:
+    """Return the header of a send.
+
+    Raises:
+        RemotingError: a field is missing, or is no number.
+    """
+    short = request.code != RequestCode.SEND_MESSAGE
+    name = _LETTERS.__getitem__ if short else str
+    return SendHeader(
+        request.text(name("producerGroup")),
+        request.text(name("topic")),
+        request.number(name("queueId")),
+        request.number(name("sysFlag"), 0),
+        request.number(name("bornTimestamp"), 0),
+        request.number(name("flag"), 0),
+        request.text(name("properties"), ""),
+        request.number(name("reconsumeTimes"), 0),
+        request.code == RequestCode.SEND_BATCH_MESSAGE
+        or request.text(name("batch"), "false") == "true",
+    )

@@ -1,0 +1,185 @@
+"""A client of the remoting protocol in a few lines: it sends requests and matches answers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Mapping
+from typing import Any, Self
+
+from strata_remoting import (
+    FrameLimits,
+    PulledMessage,
+    RemotingCommand,
+    RemotingFrameReader,
+    RequestCode,
+    ResponseCode,
+    Serialization,
+    decode_messages,
+    encode_frame,
+    encode_properties,
+)
+
+TIMEOUT_S = 20.0
+
+
+class RemotingRefusedError(Exception):
+    """An answer whose code is not SUCCESS."""
+
+    def __init__(self, answer: RemotingCommand) -> None:
+        super().__init__(f"{answer.code}: {answer.remark}")
+        self.code = answer.code
+        self.remark = answer.remark
+
+
+class RemotingClient:
+    """One connection; an async context manager.
+
+    Args:
+        address: HOST:PORT.
+        serialization: encoding of its requests.
+    """
+
+    def __init__(self, address: str, serialization: Serialization = Serialization.JSON) -> None:
+        self._address = address
+        self._serialization = serialization
+        self._opaque = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self.told: list[RemotingCommand] = []
+        self.ended = asyncio.Event()
+
+    @property
+    def host(self) -> str:
+        """The host that it connects to."""
+        return self._address.rpartition(":")[0]
+
+    async def __aenter__(self) -> Self:
+        host, _, port = self._address.rpartition(":")
+        self._input, self._output = await asyncio.open_connection(host, int(port))
+        self._reader = asyncio.ensure_future(self._read())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._output.close()
+        self._reader.cancel()
+        await asyncio.wait((self._reader,))
+
+    async def ask(
+        self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b""
+    ) -> RemotingCommand:
+        """Send a request and return its answer, whatever it says."""
+        texts = {name: str(value) for name, value in (fields or {}).items()}
+        command = RemotingCommand(code, next(self._opaque), texts, body)
+        answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        self._waiting[command.opaque] = answer
+        self.write(encode_frame(command, self._serialization))
+        async with asyncio.timeout(TIMEOUT_S):
+            return await answer
+
+    async def call(
+        self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b""
+    ) -> RemotingCommand:
+        """Send a request and return its answer.
+
+        Raises:
+            RemotingRefusedError: the answer's code is not SUCCESS.
+        """
+        answer = await self.ask(code, fields, body)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RemotingRefusedError(answer)
+        return answer
+
+    def write(self, data: bytes) -> None:
+        """Write bytes as they are."""
+        self._output.write(data)
+
+    async def route(self, topic: str) -> Any:
+        """Return the route of a topic."""
+        answer = await self.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        return json.loads(answer.body)
+
+    async def send(
+        self, topic: str, body: bytes, queue: int = 0, flags: int = 0, **properties: str
+    ) -> RemotingCommand:
+        """Send one message with the header of SEND_MESSAGE_V2."""
+        return await self.call(
+            RequestCode.SEND_MESSAGE_V2, send_fields(topic, queue, flags, **properties), body
+        )
+
+    async def heartbeat(
+        self, client_id: str, group: str, subscriptions: Mapping[str, str]
+    ) -> RemotingCommand:
+        """Tell that a consumer lives."""
+        data = {
+            "clientID": client_id,
+            "producerDataSet": [],
+            "consumerDataSet": [
+                {
+                    "groupName": group,
+                    "messageModel": "CLUSTERING",
+                    "subscriptionDataSet": [
+                        {"topic": topic, "subString": expression, "expressionType": "TAG"}
+                        for topic, expression in subscriptions.items()
+                    ],
+                }
+            ],
+        }
+        return await self.call(RequestCode.HEART_BEAT, body=json.dumps(data).encode())
+
+    async def pull(
+        self, topic: str, group: str, queue: int, offset: int, *, wait_ms: int = 0, tags: str = "*"
+    ) -> tuple[RemotingCommand, list[PulledMessage]]:
+        """Pull with a subscription of its own."""
+        fields = {
+            "consumerGroup": group,
+            "topic": topic,
+            "queueId": queue,
+            "queueOffset": offset,
+            "maxMsgNums": 32,
+            "sysFlag": 0b110 if wait_ms else 0b100,
+            "commitOffset": 0,
+            "suspendTimeoutMillis": wait_ms,
+            "subscription": tags,
+            "subVersion": 0,
+            "expressionType": "TAG",
+        }
+        answer = await self.ask(RequestCode.PULL_MESSAGE, fields)
+        return answer, decode_messages(answer.body)
+
+    async def _read(self) -> None:
+        frames = RemotingFrameReader(FrameLimits(max_frame_bytes=64 * 1024 * 1024))
+        try:
+            while data := await self._input.read(65_536):
+                frames.feed(data)
+                for frame in frames.frames():
+                    waiting = self._waiting.pop(frame.command.opaque, None)
+                    if frame.command.is_response and waiting is not None:
+                        waiting.set_result(frame.command)
+                    else:
+                        self.told.append(frame.command)
+        except ConnectionError:
+            pass
+        finally:
+            self.ended.set()
+            for waiting in self._waiting.values():
+                if not waiting.done():
+                    waiting.set_exception(ConnectionResetError("the connection ended"))
+
+
+def send_fields(topic: str, queue: int = 0, flags: int = 0, **properties: str) -> dict[str, object]:
+    """The header of a SEND_MESSAGE_V2."""
+    return {
+        "a": "producers",
+        "b": topic,
+        "c": "TBW102",
+        "d": 4,
+        "e": queue,
+        "f": flags,
+        "g": 1_700_000_000_000,
+        "h": 0,
+        "i": encode_properties(properties),
+        "j": 0,
+        "k": "false",
+        "m": "false",
+    }

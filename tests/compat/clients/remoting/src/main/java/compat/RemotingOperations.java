@@ -1,0 +1,195 @@
+package compat;
+
+import com.google.gson.JsonElement;
+import com.google.gson.JsonObject;
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+
+/** Carries commands out with clients, each under a name. */
+final class RemotingOperations {
+  private static final long TIMEOUT_MS = 10_000;
+
+  private final String nameserver;
+  private final Map<String, DefaultMQProducer> producers = new ConcurrentHashMap<>();
+  private final Map<String, DefaultMQPushConsumer> consumers = new ConcurrentHashMap<>();
+  private final Map<String, Deliveries> deliveries = new ConcurrentHashMap<>();
+
+  RemotingOperations(JsonObject options) {
+    nameserver = options.get("nameserver").getAsString();
+  }
+
+  Object run(JsonObject command) throws Throwable {
+    String name = text(command, "name");
+    switch (text(command, "op")) {
+      case "producer":
+        return startProducer(name, text(command, "group"));
+      case "send":
+        return send(producers.get(name), command);
+      case "push":
+        return startConsumer(name, command);
+      case "delivered":
+        return delivered(name, command);
+      case "close":
+        return close(name);
+      default:
+        throw new IllegalArgumentException(command.toString());
+    }
+  }
+
+  private Object startProducer(String name, String group) throws Exception {
+    DefaultMQProducer producer = new DefaultMQProducer(group);
+    producer.setNamesrvAddr(nameserver);
+    producer.setInstanceName(name);
+    producer.setSendMsgTimeout((int) TIMEOUT_MS);
+    producer.start();
+    producers.put(name, producer);
+    return Map.of();
+  }
+
+  private Object send(DefaultMQProducer producer, JsonObject command) throws Throwable {
+    List<Message> messages = new ArrayList<>();
+    for (JsonElement body : command.getAsJsonArray("bodies")) {
+      messages.add(message(command, Base64.getDecoder().decode(body.getAsString())));
+    }
+    switch (text(command, "how")) {
+      case "sync":
+        return shown(producer.send(messages.get(0)));
+      case "batch":
+        return shown(producer.send(messages));
+      case "oneway":
+        producer.sendOneway(messages.get(0));
+        return Map.of();
+      case "queue":
+        int number = command.get("queue").getAsInt();
+        return shown(
+            producer.send(
+                messages.get(0), (queues, sent, chosen) -> queues.get((int) chosen), number));
+      case "async":
+        CompletableFuture<SendResult> answer = new CompletableFuture<>();
+        producer.send(
+            messages.get(0),
+            new SendCallback() {
+              @Override
+              public void onSuccess(SendResult result) {
+                answer.complete(result);
+              }
+
+              @Override
+              public void onException(Throwable failure) {
+                answer.completeExceptionally(failure);
+              }
+            });
+        return shown(answer.get(TIMEOUT_MS, TimeUnit.MILLISECONDS));
+      default:
+        throw new IllegalArgumentException(command.toString());
+    }
+  }
+
+  private static Message message(JsonObject command, byte[] body) {
+    Message message = new Message(text(command, "topic"), body);
+    if (command.has("tag")) {
+      message.setTags(text(command, "tag"));
+    }
+    if (command.has("keys")) {
+      message.setKeys(text(command, "keys"));
+    }
+    if (command.has("delay_level")) {
+      message.setDelayTimeLevel(command.get("delay_level").getAsInt());
+    }
+    if (command.has("properties")) {
+      for (Map.Entry<String, JsonElement> one :
+          command.getAsJsonObject("properties").entrySet()) {
+        message.putUserProperty(one.getKey(), one.getValue().getAsString());
+      }
+    }
+    return message;
+  }
+
+  private static Map<String, Object> shown(SendResult result) {
+    Map<String, Object> shown = new HashMap<>();
+    shown.put("status", result.getSendStatus().name());
+    shown.put("message_id", result.getMsgId());
+    shown.put("offset_message_id", result.getOffsetMsgId());
+    shown.put("broker", result.getMessageQueue().getBrokerName());
+    shown.put("queue", result.getMessageQueue().getQueueId());
+    shown.put("offset", result.getQueueOffset());
+    return shown;
+  }
+
+  private Object startConsumer(String name, JsonObject command) throws Exception {
+    DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(text(command, "group"));
+    consumer.setNamesrvAddr(nameserver);
+    consumer.setInstanceName(name);
+    consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(text(command, "where")));
+    consumer.setMaxReconsumeTimes(command.get("max_times").getAsInt());
+    if (text(command, "model").equals("broadcast")) {
+      // The package of this enumeration is not the same in all versions.
+      setBroadcasting(consumer);
+    }
+    String expression = text(command, "expression");
+    if (command.has("sql")) {
+      consumer.subscribe(text(command, "topic"), MessageSelector.bySql(expression));
+    } else {
+      consumer.subscribe(text(command, "topic"), expression);
+    }
+    Deliveries seen = new Deliveries(command.get("failures").getAsInt());
+    if (text(command, "model").equals("orderly")) {
+      consumer.registerMessageListener((MessageListenerOrderly) seen::orderly);
+    } else {
+      consumer.registerMessageListener((MessageListenerConcurrently) seen::concurrently);
+    }
+    consumer.start();
+    consumers.put(name, consumer);
+    deliveries.put(name, seen);
+    return Map.of();
+  }
+
+  @SuppressWarnings({"unchecked", "rawtypes"})
+  private static void setBroadcasting(DefaultMQPushConsumer consumer) throws Exception {
+    for (java.lang.reflect.Method method : DefaultMQPushConsumer.class.getMethods()) {
+      if (method.getName().equals("setMessageModel")) {
+        Class<?> model = method.getParameterTypes()[0];
+        method.invoke(consumer, Enum.valueOf((Class<Enum>) model, "BROADCASTING"));
+      }
+    }
+  }
+
+  private Object delivered(String name, JsonObject command) throws InterruptedException {
+    return Map.of(
+        "messages",
+        deliveries
+            .get(name)
+            .waitFor(command.get("count").getAsInt(), command.get("timeout_ms").getAsLong()));
+  }
+
+  private Object close(String name) {
+    DefaultMQProducer producer = producers.remove(name);
+    if (producer != null) {
+      producer.shutdown();
+    }
+    DefaultMQPushConsumer consumer = consumers.remove(name);
+    if (consumer != null) {
+      consumer.shutdown();
+    }
+    return Map.of();
+  }
+
+  static String text(JsonObject command, String name) {
+    return command.get(name).getAsString();
+  }
+}

@@ -1,0 +1,204 @@
+"""The official remoting client of Java as a process, behind the line protocol of `clients`."""
+
+import base64
+import itertools
+import json
+import os
+import subprocess
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Self
+
+from tests.compat.drivers import BUILD, ClientError
+from tests.parts.required import absent
+
+VERSIONS = ("4.9.8", "5.1.4", "5.5.0")
+TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class OldReceipt:
+    """Answer of a send as the client shows it."""
+
+    status: str
+    message_id: str
+    offset_message_id: str
+    broker: str
+    queue: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class OldMessage:
+    """A message as a listener got it."""
+
+    message_id: str
+    topic: str
+    queue: int
+    offset: int
+    tag: str | None
+    keys: str | None
+    body: bytes
+    reconsume_times: int
+    born_host: str
+    properties: dict[str, str]
+
+
+class RemotingDriver:
+    """The process of one version of the client; a context manager that ends it.
+
+    Args:
+        version: of the client.
+        nameserver: HOST:PORT.
+    """
+
+    def __init__(self, version: str, nameserver: str) -> None:
+        folder = BUILD / f"remoting-{version}"
+        if not (folder / ".installed").exists():
+            absent("the official remoting client is missing: make compat-remoting")
+        home = BUILD / "home" / f"remoting-{version}"
+        home.mkdir(parents=True, exist_ok=True)
+        options = [f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home}", "-Xmx256m"]
+        options += ["-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8"]
+        classes = f"{folder}/classes:{folder}/lib/*"
+        arguments = json.dumps({"nameserver": nameserver})
+        with (home / "driver.log").open("a") as log:
+            self._process = subprocess.Popen(
+                ["java", *options, "-cp", classes, "compat.RemotingDriver", arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                encoding="utf-8",
+                env={**os.environ, "HOME": str(home)},
+            )
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, Future[Any]] = {}
+        self._lock = threading.Lock()
+        self._reader = threading.Thread(target=self._read_answers, daemon=True)
+        self._reader.start()
+
+    def call(self, op: str, name: str, timeout_s: float = TIMEOUT_S, **fields: Any) -> Any:
+        """Send a command and wait for its result.
+
+        Raises:
+            ClientError: what the client raised.
+        """
+        answer: Future[Any] = Future()
+        with self._lock:
+            number = next(self._ids)
+            self._waiting[number] = answer
+            assert self._process.stdin is not None
+            line = json.dumps({"id": number, "op": op, "name": name, **fields})
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+        return answer.result(timeout_s)
+
+    def producer(self, name: str) -> "OldProducer":
+        """Start a DefaultMQProducer."""
+        self.call("producer", name, group=f"{name}-producers")
+        return OldProducer(self, name)
+
+    def consumer(
+        self,
+        name: str,
+        group: str,
+        topic: str,
+        expression: str = "*",
+        *,
+        model: str = "concurrent",
+        failures: int = 0,
+        first: bool = True,
+        **fields: Any,
+    ) -> "OldConsumer":
+        """Start a DefaultMQPushConsumer; `model`: concurrent, orderly or broadcast."""
+        where = f"CONSUME_FROM_{'FIRST' if first else 'LAST'}_OFFSET"
+        self.call(
+            "push",
+            name,
+            group=group,
+            topic=topic,
+            expression=expression,
+            model=model,
+            failures=failures,
+            max_times=16,
+            where=where,
+            **fields,
+        )
+        return OldConsumer(self, name)
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _read_answers(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as output:
+            for line in output:
+                reply = json.loads(line)
+                waiting = self._waiting.pop(reply["id"])
+                if error := reply.get("error"):
+                    failure = ClientError(error["code"], error["text"], error["class"])
+                    waiting.set_exception(failure)
+                else:
+                    waiting.set_result(reply["result"])
+
+
+@dataclass(frozen=True)
+class OldProducer:
+    """A DefaultMQProducer of a driver."""
+
+    driver: RemotingDriver
+    name: str
+
+    def send(
+        self, topic: str, *bodies: bytes, how: str = "sync", **fields: Any
+    ) -> OldReceipt | None:
+        """Send one message, or a batch; None: one-way."""
+        texts = [base64.b64encode(body).decode() for body in bodies]
+        result = self.driver.call("send", self.name, topic=topic, bodies=texts, how=how, **fields)
+        return OldReceipt(**result) if result else None
+
+    def close(self) -> None:
+        """Shut it down."""
+        self.driver.call("close", self.name)
+
+
+@dataclass(frozen=True)
+class OldConsumer:
+    """A DefaultMQPushConsumer of a driver."""
+
+    driver: RemotingDriver
+    name: str
+
+    def delivered(self, count: int, timeout_s: float = 60.0) -> list[OldMessage]:
+        """Wait for so many deliveries; return all there are so far."""
+        result = self.driver.call(
+            "delivered",
+            self.name,
+            timeout_s + TIMEOUT_S,
+            count=count,
+            timeout_ms=int(timeout_s * 1_000),
+        )
+        return [
+            OldMessage(**one | {"body": base64.b64decode(one["body"])})
+            for one in result["messages"]
+        ]
+
+    def close(self) -> None:
+        """Shut it down; it stores its positions."""
+        self.driver.call("close", self.name)
