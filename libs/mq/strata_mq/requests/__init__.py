@@ -39,6 +39,7 @@ from strata_mq.requests.retry import (
 )
 from strata_mq.requests.types import (
     ACCEPTED_TYPES,
+    MAX_PRIORITY_LEVELS,
     ORDERED_TYPES,
     UNSUPPORTED_TYPES,
     MessageType,
@@ -68,6 +69,7 @@ __all__ = [
     "DEFAULT_PRODUCER_POLICY",
     "MAX_MESSAGE_ID_LENGTH",
     "MAX_NAMESPACE_LENGTH",
+    "MAX_PRIORITY_LEVELS",
     "ORDERED_TYPES",
     "OWN_PREFIX",
     "REDRIVE_GROUP",
