@@ -94,16 +94,12 @@ def test_the_highest_level_of_all_raft_groups_comes_first() -> None:
 
 
 def test_an_answer_is_filled_with_lower_levels_that_no_other_raft_group_exceeds() -> None:
-    """Raft group 1 has levels 7 and 2, group 2 has level 5: 7 alone, then 5, then 2."""
+    """A raft group of which nothing is known may have the highest level; one that told has not."""
     groups = RaftGroups(1, 2)
-    groups.send(1, 7)
-    groups.send(1, 2)
+    for level in (7, 6, 5, 2):
+        groups.send(1, level)
     groups.send(2, 5)
-    assert [levels_of(groups.receive(32)) for _ in range(3)] == [[7], [5], [2]]
-    groups.send(1, 7)
-    groups.send(1, 6)
-    groups.send(2, 5)
-    assert levels_of(groups.receive(32)) == [7, 6]
+    assert [levels_of(groups.receive(32)) for _ in range(4)] == [[7], [6, 5], [5], [2]]
 
 
 def test_a_backlog_costs_one_pop_per_receive() -> None:

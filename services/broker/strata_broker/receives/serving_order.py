@@ -42,7 +42,7 @@ class Ask(NamedTuple):
 
     def fill(self, request: storage_pb2.PopRequest) -> None:
         """Write it into a pop's request."""
-        request.levels.lowest, request.levels.highest = self.lowest, self.highest
+        request.levels.CopyFrom(storage_pb2.LevelRange(lowest=self.lowest, highest=self.highest))
         if self.max_messages:
             request.max_messages = self.max_messages
 
