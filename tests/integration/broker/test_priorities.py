@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,7 +73,7 @@ def clients(brokers: Sequence[ClusterBroker]) -> list[Client]:
 
 
 async def send(
-    client: Client, priorities: Sequence[int], *, first: int = 0, **properties: object
+    client: Client, priorities: Sequence[int], *, first: int = 0, **properties: Any
 ) -> None:
     """Send numbers from `first` on with these priorities, in one request."""
     response = await client.send(
@@ -92,7 +93,7 @@ async def send(
 
 
 async def take(
-    client: Client, count: int, *, batch_size: int = 1, **fields: object
+    client: Client, count: int, *, batch_size: int = 1, **fields: Any
 ) -> list[definition_pb2.Message]:
     """Receive and ack until there are as many messages."""
     got: list[definition_pb2.Message] = []

@@ -42,7 +42,7 @@ def shown(response: pb.PopResponse) -> list[tuple[int, bytes]]:
 
 
 async def test_the_highest_level_comes_first(node: NodeUnderTest) -> None:
-    """Whatever came first; in a level in the order of the sends, and the answer is filled."""
+    """The order of the sends counts within a level only, and the answer is filled."""
     await send(node, 0, "a", "b")
     await send(node, 3, "c", "d")
     await send(node, 1, "e")
@@ -113,7 +113,7 @@ async def test_a_retry_keeps_its_level_and_a_dead_letter_leaves_it(node: NodeUnd
 
 
 async def test_a_filter_passes_over_a_level(node: NodeUnderTest) -> None:
-    """What it does not let through is consumed; the level has nothing then."""
+    """It consumes messages that it does not let through; their level has nothing then."""
     for level, tag in ((3, "other"), (1, "wanted"), (0, "other")):
         await node.append([stored(f"{tag} {level}", tag)], queue=level, tags=[tag])
     popped = await node.pop(levels=ALL, filter=tags("wanted"))

@@ -275,8 +275,9 @@ async def test_priorities_that_do_not_fit_are_refused(
     response = await client.send(good, negative)
     assert response.status.code == definition_pb2.BAD_REQUEST
     assert response.status.message == "The priority must be greater than or equal to 0"
-    for fields, actual in (({}, "NORMAL"), ({"priority": 1, "message_group": "g"}, "FIFO")):
-        response = await client.send(message("levels", 3, **fields))
+    grouped = message("levels", 4, priority=1, message_group="g")
+    for wrong, actual in ((message("levels", 3), "NORMAL"), (grouped, "FIFO")):
+        response = await client.send(wrong)
         assert response.status.code == definition_pb2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
         assert response.status.message == (
             "TopicMessageType validate failed, the expected type is PRIORITY, "

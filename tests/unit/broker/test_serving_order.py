@@ -103,7 +103,7 @@ def test_an_answer_is_filled_with_lower_levels_that_no_other_raft_group_exceeds(
 
 
 def test_a_backlog_costs_one_pop_per_receive() -> None:
-    """What the raft groups have is known; each is looked at anew only after `level_look_ms`."""
+    """The broker knows what raft groups have; it looks anew only after `level_look_ms`."""
     groups = RaftGroups(1, 2)
     groups.send(1, 3, 100)
     groups.send(2, 1, 100)
@@ -207,7 +207,7 @@ def test_lower_levels_get_their_share_of_a_backlog(
 def test_everything_is_delivered_once_and_in_order_within_a_level_and_raft_group(
     sends: list[tuple[int, int, int]], percent: int, most: int
 ) -> None:
-    """Whatever the share; without one no message comes before one of a higher level."""
+    """With any share; without one no message comes before one of a higher level."""
     groups = RaftGroups(1, 2, 3, percent=percent)
     for raft_group, level, count in sends:
         groups.send(raft_group, level, count)

@@ -1,8 +1,8 @@
 """Decides which levels of a topic of type PRIORITY a consumer group is served next (ADR 0051).
 
-The highest level that any raft group has comes first. What a raft group has is known from its last
-answer, for `level_look_ms`; a place of which nothing is known counts as if it had the highest
-level, so it is asked. Lower levels have a share: each message of the highest level adds to what
+The highest level that any raft group has comes first. The last answer of a raft group tells for
+`level_look_ms` which levels it has; a place of which nothing is known counts as if it had the
+highest level, so it is asked. Lower levels have a share: each message of the highest level adds to what
 they are owed while they have messages, and a receive in *their turn* gives it to them.
 
 Pure decisions: no I/O, no clock.
@@ -53,7 +53,7 @@ class _Known(NamedTuple):
 
 
 class ServingOrder:
-    """What is known of one consumer group's levels of one topic, at this broker."""
+    """Knowledge of one consumer group's levels of one topic, at this broker."""
 
     __slots__ = ("_known", "_look_s", "_next_lower", "_owed", "_per_message", "_top")
 
@@ -138,7 +138,7 @@ class LevelRound:
         self._order = order
         self._count_lower = count_lower
         self._pops_left = dict.fromkeys(places, _MAX_POPS_PER_PLACE)
-        # What the places have told in this round.
+        # Answers of the places in this round.
         self._told: dict[ConsumerPlace, int] = {}
         self._all = (1 << queue_count) - 1
         self._highest = queue_count - 1

@@ -251,8 +251,7 @@ class MessagePreparer:
         properties = message.system_properties
         body = message.body
         message_id = properties.message_id
-        tag = properties.tag
-        keys = list(properties.keys)
+        tag, keys = properties.tag, list(properties.keys)
         message_group = properties.message_group if properties.HasField("message_group") else None
         now_ms, delivery_ms = 0, None
         if properties.HasField("delivery_timestamp"):
