@@ -2,8 +2,8 @@
 
 The highest level that any raft group has comes first. The last answer of a raft group tells for
 `level_look_ms` which levels it has; a place of which nothing is known counts as if it had the
-highest level, so it is asked. Lower levels have a share: each message of the highest level adds to what
-they are owed while they have messages, and a receive in *their turn* gives it to them.
+highest level, so it is asked. Lower levels have a share: each message of the highest level adds to
+what they are owed while they have messages, and a receive in *their turn* gives it to them.
 
 Pure decisions: no I/O, no clock.
 """
