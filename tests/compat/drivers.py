@@ -251,6 +251,7 @@ class Producer(_Client):
         group: str | None = None,
         properties: Mapping[str, str] | None = None,
         deliver_at_ms: int | None = None,
+        priority: int | None = None,
     ) -> Receipt:
         """Send one message; with `size` the body is repeated, and cut, to so many bytes.
 
@@ -263,6 +264,7 @@ class Producer(_Client):
             "group": group,
             "properties": properties,
             "deliver_at_ms": deliver_at_ms,
+            "priority": priority,
         }
         given: dict[str, Any] = {
             name: value for name, value in optional.items() if value is not None

@@ -50,6 +50,14 @@ def queue_of_hash(group_hash: int, queue_count: int) -> int:
     return group_hash % queue_count
 
 
+def priority_queue(priority: int, queue_count: int) -> int:
+    """Return the one queue of a priority, 0 or more: the last one takes all that are higher.
+
+    RocketMQ's rule (`SendMessageProcessor` of 5.4 and later).
+    """
+    return min(priority, queue_count - 1)
+
+
 def rendezvous(key: bytes, candidates: Sequence[int]) -> int:
     """Return the candidate that `key` prefers; the order of the candidates does not matter.
 

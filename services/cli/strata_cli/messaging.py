@@ -41,6 +41,7 @@ class Outgoing:
 
     Attributes:
         deliver_at_ms: when it is to be delivered, since 1970; 0: at once.
+        priority: 0 or more, of a message of type PRIORITY; None: it has none.
     """
 
     topic: definition_pb2.Resource
@@ -50,6 +51,7 @@ class Outgoing:
     message_group: str
     properties: dict[str, str]
     deliver_at_ms: int = 0
+    priority: int | None = None
 
 
 def send(client: AdminClient, outgoing: Outgoing) -> service_pb2.SendResultEntry:
@@ -260,6 +262,9 @@ def _message(outgoing: Outgoing) -> definition_pb2.Message:
     if outgoing.deliver_at_ms:
         properties.message_type = definition_pb2.DELAY
         properties.delivery_timestamp.FromMilliseconds(outgoing.deliver_at_ms)
+    if outgoing.priority is not None:
+        properties.message_type = definition_pb2.PRIORITY
+        properties.priority = outgoing.priority
     return message
 
 

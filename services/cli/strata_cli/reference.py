@@ -71,8 +71,9 @@ JSON_KEYS = {
     "`bytes`, `duration_ms`, `messages_per_s`",
     "message recall": "`message_id`, `topic`",
     "message receive": "`messages`: a list of `message_id`, `topic`, `tag`, `keys`, `body` (null "
-    "when it is no UTF-8 text), `body_base64`, `message_group`, `type`, `properties`, `queue`, "
-    "`offset`, `delivery_attempt`, `receipt_handle`, `born_time_ms`, `store_time_ms`, `acked`, "
+    "when it is no UTF-8 text), `body_base64`, `message_group`, `priority` (null: it has none), "
+    "`type`, `properties`, `queue`, `offset`, `delivery_attempt`, `receipt_handle`, "
+    "`born_time_ms`, `store_time_ms`, `acked`, "
     "and for dead letters `dead_letter_of` (`topic`, `message_id`). With --follow one object per "
     "message, without `acked`",
     "message tail": "one object per message, as the messages of `message show`",

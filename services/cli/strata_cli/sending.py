@@ -66,8 +66,8 @@ def lines(outgoing: messaging.Outgoing, source: IO[bytes]) -> Iterator[messaging
 def records(outgoing: messaging.Outgoing, source: IO[bytes]) -> Iterator[messaging.Outgoing]:
     """Yield a message per JSON line, as `strata message tail -o json` prints it.
 
-    `body` or `body_base64` is the body; `tag`, `keys`, `message_group` and `properties` count where
-    the options name none.
+    `body` or `body_base64` is the body; `tag`, `keys`, `message_group`, `priority` and `properties`
+    count where the options name none.
 
     Raises:
         UsageError: a line is not such an object.
@@ -83,6 +83,7 @@ def records(outgoing: messaging.Outgoing, source: IO[bytes]) -> Iterator[messagi
                 tag=made.tag or str(record.get("tag") or ""),
                 keys=made.keys or [str(key) for key in record.get("keys") or []],
                 message_group=made.message_group or str(record.get("message_group") or ""),
+                priority=_priority(made, record),
                 properties={**_texts(record.get("properties") or {}), **made.properties},
             )
         except (TypeError, ValueError, AttributeError, binascii.Error) as error:
@@ -164,6 +165,11 @@ def _body(record: dict[str, Any]) -> bytes:
     if record.get("body_base64"):
         return base64.b64decode(record["body_base64"], validate=True)
     raise ValueError("it has neither body nor body_base64")
+
+
+def _priority(made: messaging.Outgoing, record: dict[str, Any]) -> int | None:
+    priority = record.get("priority")
+    return made.priority if made.priority is not None or priority is None else int(priority)
 
 
 def _texts(properties: dict[str, Any]) -> dict[str, str]:

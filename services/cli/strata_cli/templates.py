@@ -25,6 +25,7 @@ PRINTED_FIELDS = (
     "body",
     "body_base64",
     "message_group",
+    "priority",
     "type",
     "properties",
     "queue",

@@ -117,6 +117,7 @@ def message_view(message: definition_pb2.Message) -> View:
         "body": text,
         "body_base64": base64.b64encode(body).decode(),
         "message_group": properties.message_group,
+        "priority": properties.priority if properties.HasField("priority") else None,
         "type": definition_pb2.MessageType.Name(properties.message_type),
         "properties": dict(message.user_properties),
         "queue": properties.queue_id,

@@ -145,6 +145,7 @@ MESSAGES = (
             Field(name="message_group", option="--group"),
             Field(name="delay", kind="duration", option="--delay"),
             Field(name="deliver_at", kind="time", option="--at"),
+            Field(name="priority", kind="number", option="--priority"),
         ),
         namespace=True,
     ),

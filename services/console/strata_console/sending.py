@@ -37,8 +37,9 @@ def send(client: AdminClient, act: Act, values: Mapping[str, Any]) -> View:
     """
     act.line(shown_values(values))
     given = {name: value for name, value in values.items() if value not in (None, "")}
-    if [name in given for name in ("message_group", "delay", "deliver_at")].count(True) > 1:
-        raise UsageError("give at most one of message group, delay and time of delivery")
+    exclusive = ("message_group", "delay", "deliver_at", "priority")
+    if [name in given for name in exclusive].count(True) > 1:
+        raise UsageError("give at most one of message group, delay, time of delivery and priority")
     deliver_at_ms = time_ms(given["deliver_at"]) if "deliver_at" in given else 0
     if "delay" in given:
         deliver_at_ms = round(time.time() * 1_000) + milliseconds(given["delay"])
@@ -52,6 +53,7 @@ def send(client: AdminClient, act: Act, values: Mapping[str, Any]) -> View:
         message_group=given.get("message_group", ""),
         properties=pairs(_lines(given.get("properties", ""))),
         deliver_at_ms=deliver_at_ms,
+        priority=int(given["priority"]) if "priority" in given else None,
     )
     receipt = messaging.send(client, outgoing)
     view: View = {

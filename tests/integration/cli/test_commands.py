@@ -126,13 +126,39 @@ def test_a_reset_that_is_only_shown_moves_nothing(node: Node) -> None:
     assert done["queues"][0]["cursor"] == 0
 
 
-@pytest.mark.parametrize("kind", ["LITE", "PRIORITY"])
+@pytest.mark.parametrize("kind", ["LITE"])
 def test_topics_of_types_that_nobody_can_send_to(node: Node, kind: str) -> None:
     """They are refused when they are made, and the text says what is missing."""
     done = node.strata("topic", "create", "later", "--type", kind)
     assert (done.returncode, done.stdout) == (4, "")
     assert done.stderr == f"strata: topic later: topics of type {kind} are not supported yet\n"
     assert node.strata("topic", "show", "later").returncode == 3
+
+
+def test_priorities_on_the_command_line(node: Node) -> None:
+    """Higher ones are received first; `message show` and receives tell them."""
+    made = node.json("topic", "create", "urgent", "--type", "PRIORITY", "--queues", "4")
+    assert (made["type"], made["queues"]) == ("PRIORITY", 4)
+    for priority in ("0", "3", "1"):
+        node.json("message", "send", "urgent", "--body", priority, "--priority", priority)
+    got = node.json("message", "receive", "urgent", "--group", "ug", "--count", "3", "--ack")
+    assert [(one["body"], one["priority"], one["type"]) for one in got["messages"]] == [
+        ("3", 3, "PRIORITY"),
+        ("1", 1, "PRIORITY"),
+        ("0", 0, "PRIORITY"),
+    ]
+    refused = node.strata("message", "send", "urgent", "--body", "x", "--priority", "-1")
+    assert refused.returncode == 4
+    assert "The priority must be greater than or equal to 0" in refused.stderr
+    without = node.strata("message", "send", "urgent", "--body", "x")
+    assert "the expected type is PRIORITY, but actual type is NORMAL" in without.stderr
+    both = node.strata(
+        "message", "send", "urgent", "--body", "x", "--priority", "1", "--delay", "1s"
+    )
+    assert (both.returncode, both.stderr) == (
+        2,
+        "strata: give at most one of --group, --delay, --at and --priority\n",
+    )
 
 
 def test_refusals_of_the_server_are_one_line(node: Node) -> None:

@@ -12,6 +12,7 @@ from strata_broker.base.receive_config import ReceiveSection
 from strata_broker.base.storage_client_config import StorageClientSection
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.receives.popper import Popped, Popper
+from strata_broker.receives.serving_order import ServingOrders
 from strata_broker.receives.waiting_room import WaitingRoom
 from strata_broker.storage_client.quiet_places import ConsumerPlace, QuietPlaces
 from strata_runtime.clock import Clock, SystemClock
@@ -65,7 +66,8 @@ def new_popper(
         clock=clock,
         metrics=Metrics.disabled(),
     )
-    return Popper(view, storage, room, config=section, clock=clock)
+    orders = ServingOrders(section, Metrics.disabled())
+    return Popper(view, storage, room, orders=orders, config=section, clock=clock)
 
 
 def deliverable(*places: ConsumerPlace) -> Iterable[storage_pb2.DeliverablePlace]:

@@ -228,21 +228,78 @@ async def test_messages_of_two_topics_and_none_are_refused(client: Client) -> No
     assert (await client.send()).status.code == definition_pb2.MESSAGE_CORRUPTED
 
 
-@pytest.mark.parametrize("kind", ["PRIORITY", "LITE"])
 async def test_later_types_are_not_implemented(
-    app: BrokerApp, client: Client, meta: FakeMeta, kind: str
+    app: BrokerApp, client: Client, meta: FakeMeta
 ) -> None:
     """Topics of later types exist; their messages are answered with a clear text."""
-    meta.add_topic("later", meta_pb2.TopicType.Value(f"TOPIC_TYPE_{kind}"))
-    sent = message("later", 1, message_type=definition_pb2.MessageType.Value(kind))
-    if kind == "PRIORITY":
-        sent.system_properties.priority = 0
-    elif kind == "LITE":
-        sent.system_properties.lite_topic = "x"
+    meta.add_topic("later", meta_pb2.TOPIC_TYPE_LITE)
+    sent = message("later", 1, message_type=definition_pb2.LITE, lite_topic="x")
     await app.view.wait_for_revision(meta.revision, 1)
     response = await client.send(sent)
     assert response.status.code == definition_pb2.NOT_IMPLEMENTED
     assert "not supported yet" in response.status.message
+
+
+async def test_a_priority_is_the_queue_of_its_message(
+    app: BrokerApp, client: Client, meta: FakeMeta, storage: FakeStorage
+) -> None:
+    """The last queue takes all that are higher; a message with several has the one it was sent."""
+    meta.add_topic("levels", meta_pb2.TOPIC_TYPE_PRIORITY)
+    await app.view.wait_for_revision(meta.revision, 1)
+    topic = app.view.topic("", "levels")
+    assert topic is not None and topic.queue_count == 4
+    kind = definition_pb2.PRIORITY
+    wanted = [0, 3, 2, 4, 2**31 - 1, 1, 0]
+    response = await client.send(
+        *(message("levels", n, message_type=kind, priority=p) for n, p in enumerate(wanted))
+    )
+    assert response.status.code == definition_pb2.OK
+    stored = {
+        queue: [
+            definition_pb2.Message.FromString(row.data).system_properties.priority
+            for row in storage.queues[topic.topic_id, queue]
+        ]
+        for queue in range(4)
+    }
+    assert stored == {0: [0, 0], 1: [1], 2: [2], 3: [3, 4, 2**31 - 1]}
+
+
+async def test_priorities_that_do_not_fit_are_refused(
+    app: BrokerApp, client: Client, meta: FakeMeta, storage: FakeStorage
+) -> None:
+    """RocketMQ's texts; a request is stored whole or refused whole."""
+    meta.add_topic("levels", meta_pb2.TOPIC_TYPE_PRIORITY)
+    await app.view.wait_for_revision(meta.revision, 1)
+    good = message("levels", 1, message_type=definition_pb2.PRIORITY, priority=1)
+    negative = message("levels", 2, message_type=definition_pb2.PRIORITY, priority=-1)
+    response = await client.send(good, negative)
+    assert response.status.code == definition_pb2.BAD_REQUEST
+    assert response.status.message == "The priority must be greater than or equal to 0"
+    grouped = message("levels", 4, priority=1, message_group="g")
+    for wrong, actual in ((message("levels", 3), "NORMAL"), (grouped, "FIFO")):
+        response = await client.send(wrong)
+        assert response.status.code == definition_pb2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+        assert response.status.message == (
+            "TopicMessageType validate failed, the expected type is PRIORITY, "
+            f"but actual type is {actual}"
+        )
+    assert storage.count("Append") == 0
+
+
+async def test_the_priority_of_a_message_of_another_type_is_not_kept(
+    app: BrokerApp, client: Client, storage: FakeStorage
+) -> None:
+    """As in RocketMQ: a message with a message group and a priority is a FIFO message."""
+    sent = message("fifo", 1, message_type=definition_pb2.FIFO, message_group="g", priority=2)
+    assert (await client.send(sent)).status.code == definition_pb2.OK
+    topic = app.view.topic("", "fifo")
+    assert topic is not None
+    rows = [
+        row for (id_, _), rows in storage.queues.items() if id_ == topic.topic_id for row in rows
+    ]
+    (stored,) = [definition_pb2.Message.FromString(row.data) for row in rows]
+    assert not stored.system_properties.HasField("priority")
+    assert stored.system_properties.message_group == "g"
 
 
 async def test_a_call_without_client_id_is_refused(edge: FakeEdge) -> None:

@@ -187,6 +187,8 @@ def test_the_type_follows_from_the_fields() -> None:
     assert message_type_of(0, **none) is MessageType.NORMAL
     assert message_type_of(0, **none, has_priority=True) is MessageType.PRIORITY
     assert message_type_of(0, **none, has_lite_topic=True) is MessageType.LITE
+    named = {"has_priority": True, "has_lite_topic": True}
+    assert message_type_of(0, **none, **named) is MessageType.PRIORITY
 
 
 def test_a_topic_takes_its_own_type_only() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
-from strata_mq.requests.types import UNSUPPORTED_TYPES, TopicType
+from strata_mq.requests.types import MAX_PRIORITY_LEVELS, UNSUPPORTED_TYPES, TopicType
 from strata_mq.slots import slot_base, slot_of
 
 if TYPE_CHECKING:
@@ -156,6 +156,24 @@ async def test_topics_that_would_refuse_every_send_are_not_made(
         metadata.update_topic(topic(type=kind), ["type"]),
     ):
         with pytest.raises(MetaRefused, match=f"type {TopicType(kind).name} are not supported yet"):
+            await wrong
+
+
+async def test_a_priority_topic_has_as_many_queues_as_there_are_levels(
+    nameserver: Nameserver,
+) -> None:
+    """Not as a new one, by growing, or out of another one."""
+    metadata = nameserver.metadata
+    kind = meta_pb2.TOPIC_TYPE_PRIORITY
+    made = await metadata.create_topic(topic("levels", type=kind, queue_count=MAX_PRIORITY_LEVELS))
+    assert (made.type, made.queue_count) == (kind, MAX_PRIORITY_LEVELS)
+    await metadata.create_topic(topic("wide", queue_count=MAX_PRIORITY_LEVELS + 1))
+    for wrong in (
+        metadata.create_topic(topic("more", type=kind, queue_count=MAX_PRIORITY_LEVELS + 1)),
+        metadata.update_topic(topic("levels", queue_count=65), ["queue_count"]),
+        metadata.update_topic(topic("wide", type=kind), ["type"]),
+    ):
+        with pytest.raises(MetaRefused, match="65 queues; a topic of type PRIORITY may have 64"):
             await wrong
 
 

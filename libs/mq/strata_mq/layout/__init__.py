@@ -10,6 +10,7 @@ from strata_mq.layout.batch import (
     PartKey,
     PartKind,
     PartView,
+    PrioritizedMessage,
 )
 from strata_mq.layout.columns import (
     LONG_BYTES,
@@ -140,6 +141,7 @@ __all__ = [
     "PinRow",
     "PinRun",
     "PinState",
+    "PrioritizedMessage",
     "QueueRow",
     "RowKind",
     "all_made_between",

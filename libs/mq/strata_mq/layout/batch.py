@@ -84,6 +84,19 @@ class OutgoingMessage(NamedTuple):
     due_ms: int = 0
 
 
+class PrioritizedMessage(OutgoingMessage):
+    """A message with a priority, 0 or more: it chooses the queue, and no column has it."""
+
+    priority: int = 0
+
+    @classmethod
+    def of(cls, message: OutgoingMessage, priority: int) -> PrioritizedMessage:
+        """Return the same message with a priority."""
+        prioritized = cls(*message)
+        prioritized.priority = priority
+        return prioritized
+
+
 class PartKey(NamedTuple):
     """The fields that all messages of a part share. `queue` -1: the leader chooses."""
 

@@ -46,6 +46,7 @@ from strata_mq.requests.retry import (
 )
 from strata_mq.requests.types import (
     ACCEPTED_TYPES,
+    MAX_PRIORITY_LEVELS,
     ORDERED_TYPES,
     UNSUPPORTED_TYPES,
     MessageType,
@@ -75,6 +76,7 @@ __all__ = [
     "DEFAULT_PRODUCER_POLICY",
     "MAX_MESSAGE_ID_LENGTH",
     "MAX_NAMESPACE_LENGTH",
+    "MAX_PRIORITY_LEVELS",
     "ORDERED_TYPES",
     "OWN_PREFIX",
     "REDRIVE_GROUP",

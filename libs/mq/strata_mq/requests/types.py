@@ -60,8 +60,11 @@ ORDERED_TYPES: frozenset[int] = frozenset(
 )
 """Topics whose messages may have a message group, which keeps its queue (rule 23)."""
 
-UNSUPPORTED_TYPES: frozenset[int] = frozenset((TopicType.LITE, TopicType.PRIORITY))
+UNSUPPORTED_TYPES: frozenset[int] = frozenset((TopicType.LITE,))
 """Topics of which no message can be sent yet."""
+
+MAX_PRIORITY_LEVELS = 64
+"""Most queues of a topic of type PRIORITY: each is one level, and one bit of a pop's answer."""
 
 
 def message_type_of(
@@ -72,7 +75,9 @@ def message_type_of(
     has_priority: bool = False,
     has_lite_topic: bool = False,
 ) -> MessageType:
-    """Return what a message is by its fields: transactional > delay > FIFO > lite > priority.
+    """Return what a message is by its fields: transactional > delay > FIFO > priority > lite.
+
+    The order is RocketMQ's (`TopicMessageType.parseFromMessageProperty` of 5.5).
 
     Args:
         declared: The type the client wrote; it alone says that a message is transactional.
@@ -87,10 +92,10 @@ def message_type_of(
         return MessageType.DELAY
     if has_message_group:
         return MessageType.FIFO
-    if has_lite_topic:
-        return MessageType.LITE
     if has_priority:
         return MessageType.PRIORITY
+    if has_lite_topic:
+        return MessageType.LITE
     return MessageType.NORMAL
 
 

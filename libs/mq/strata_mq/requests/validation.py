@@ -117,7 +117,7 @@ def check_message(
     if delivery_time_ms is not None:
         check_delivery_time(limits, delivery_time_ms, now_ms)
     if priority is not None and priority < 0:
-        raise RequestError(Code.BAD_REQUEST, "priority must be greater than or equal to 0")
+        raise RequestError(Code.BAD_REQUEST, "The priority must be greater than or equal to 0")
 
 
 def _are_plain(

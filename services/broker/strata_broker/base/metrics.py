@@ -324,6 +324,19 @@ METRICS: tuple[MetricSpec, ...] = (
         "Receives that wait in the broker for messages.",
     ),
     MetricSpec(
+        "strata_broker_serving_orders",
+        "gauge",
+        "1",
+        "Pairs of a topic of type PRIORITY and a consumer group whose levels are known.",
+    ),
+    MetricSpec(
+        "strata_broker_lower_level_messages_total",
+        "counter",
+        "1",
+        "Messages of topics of type PRIORITY that were delivered before messages of a higher "
+        "level, because lower levels have a share.",
+    ),
+    MetricSpec(
         "strata_broker_quiet_places",
         "gauge",
         "1",

@@ -118,6 +118,26 @@ class ReceiveSection(Section):
         "the same time. More than one does so only while there are more messages "
         "than a single receive takes.",
     )
+    lower_levels_percent: int = Field(
+        default=5,
+        ge=0,
+        le=50,
+        description="Least share of lower levels in the messages that a consumer group gets of a "
+        "topic of type PRIORITY, while they have messages; 0: the highest level that has "
+        "messages always comes first, and the others wait.",
+    )
+    level_look_ms: int = Field(
+        default=100,
+        ge=1,
+        description="Time for which it counts as known which levels a raft group has; a message "
+        "of a higher level in another raft group waits for so long at most.",
+    )
+    max_serving_orders: int = Field(
+        default=10_000,
+        ge=1,
+        description="Most pairs of a topic of type PRIORITY and a consumer group whose levels are "
+        "known; of others, the share of lower levels begins anew.",
+    )
     drained_cache_ms: int = Field(
         default=2_000,
         ge=0,

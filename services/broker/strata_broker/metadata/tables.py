@@ -83,6 +83,11 @@ class TopicRow:
         return self.topic_type == meta_pb2.TOPIC_TYPE_DEAD_LETTER
 
     @property
+    def has_levels(self) -> bool:
+        """Whether its queues are the levels of its messages' priorities."""
+        return self.topic_type == meta_pb2.TOPIC_TYPE_PRIORITY
+
+    @property
     def is_system(self) -> bool:
         """Whether no client made it as a topic: of dead letters, or of a key-value table."""
         return self.is_dead_letter or self.is_table

@@ -46,6 +46,7 @@ from strata_mq.layout import (
     Checksum,
     OutgoingMessage,
     PartKey,
+    PrioritizedMessage,
     key_hash,
     pack_message_id,
     text_hash,
@@ -467,9 +468,10 @@ def redriven_message(
     tag, keys = properties.tag, list(properties.keys)
     group_hash = text_hash(properties.message_group) if properties.message_group else 0
     message_type, born_ms = properties.message_type, milliseconds(properties.born_timestamp)
+    priority = properties.priority
     message.ClearField("system_properties")
     stored = stored_message(own_properties, sender_fragment(client_id), message.SerializeToString())
-    return OutgoingMessage(
+    outgoing = OutgoingMessage(
         stored,
         checksum(stored),
         text_hash(tag) if tag else 0,
@@ -479,6 +481,7 @@ def redriven_message(
         max(born_ms, 0),
         [key_hash(key) for key in keys],
     )
+    return PrioritizedMessage.of(outgoing, priority)
 
 
 def _new_id(topic: TopicRow, taken: _Taken) -> str:

@@ -10,6 +10,7 @@ from strata_broker.receives.deliver import Deliverer
 from strata_broker.receives.popper import Popper
 from strata_broker.receives.pulls import Puller
 from strata_broker.receives.receive import Pops, Receiver
+from strata_broker.receives.serving_order import ServingOrders
 from strata_broker.receives.takebacks import Takebacks
 from strata_broker.receives.unclaimed import Unclaimed
 from strata_broker.receives.waiting_room import WaitingRoom
@@ -64,6 +65,7 @@ def new_receiver(
             WaitingRoom(
                 storage.quiet, config.receive, clock=runtime.clock, metrics=runtime.metrics
             ),
+            orders=ServingOrders(config.receive, runtime.metrics),
             config=config.receive,
             clock=runtime.clock,
         ),

@@ -3,7 +3,8 @@
 A receive of any queue takes what its own broker name has first, and else what any raft group of the
 topic has; a receive of one queue takes from wherever the queue's epochs are. Places that are known
 to have nothing are left out. No pop waits, and the pops of one receive follow one another: pops at
-two raft groups at once would take leases twice for one answer. Invariants: what is leased is
+two raft groups at once would take leases twice for one answer. In a topic of type PRIORITY the
+highest level of all raft groups comes first (`serving_order`). Invariants: what is leased is
 returned to the caller; an ordered consumer gets nothing of an epoch while an older one has messages
 that are not acked (rule 18).
 """
@@ -19,6 +20,7 @@ from strata_broker.base import errors
 from strata_broker.base.receive_config import ReceiveSection
 from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.metadata.places import ANY_QUEUE, PopPlace, Wanted, places_of
+from strata_broker.receives.serving_order import ServingOrders
 from strata_broker.receives.waiting_room import Line, LineKey, WaitingRoom
 from strata_broker.storage_client.pop_ends import PopTicket
 from strata_broker.storage_client.quiet_places import ConsumerPlace
@@ -58,6 +60,8 @@ class ReceiveTarget(NamedTuple):
         repeats: an earlier receive of the same attempt may have leases, in the raft groups of the
             public queue only: this one looks there itself, and nowhere else.
         looked: hears what each pop brought, as soon as it has ended.
+        by_level: any queue, and the highest level first.
+        max_messages: most that the receive takes.
     """
 
     topic: TopicRow
@@ -66,6 +70,8 @@ class ReceiveTarget(NamedTuple):
     filter_bytes: bytes = b""
     repeats: bool = False
     looked: Looked = _nobody
+    by_level: bool = False
+    max_messages: int = 1
 
     @property
     def line(self) -> LineKey:
@@ -85,12 +91,14 @@ class Popper:
         storage: StorageClient,
         room: WaitingRoom,
         *,
+        orders: ServingOrders,
         config: ReceiveSection,
         clock: Clock,
     ) -> None:
         self._view = view
         self._storage = storage
         self._room = room
+        self._orders = orders
         self._config = config
         self._clock = clock
         self._turn = 0
@@ -163,6 +171,8 @@ class Popper:
         self._turn += 1
         version = self._view.placement_version
         topic = self._topic(target)
+        if target.by_level:
+            return await self._round_by_level(topic, target, pop_for, ticket, line)
         for places in self._places_of(target):
             for number in range(len(places)):
                 if ticket.ended or self._view.placement_version != version:
@@ -180,6 +190,63 @@ class Popper:
                 if response is not None and response.messages:
                     return Popped(place.raft_group, response)
         return None
+
+    async def _round_by_level(
+        self,
+        topic: TopicRow,
+        target: ReceiveTarget,
+        pop_for: PopFor,
+        ticket: PopTicket,
+        line: Line | None,
+    ) -> Popped | None:
+        """Do the same for a topic of type PRIORITY: a place may be asked again for lower levels."""
+        places = self._places_by_key(target, line)
+        version = self._view.placement_version
+        fruitless: set[ConsumerPlace] = set()
+        levels = self._orders.begin(
+            (topic.topic_id, target.consumer_group_id),
+            tuple(places),
+            queue_count=topic.queue_count,
+            max_messages=target.max_messages,
+        )
+        try:
+            while (ask := levels.next(self._clock.monotonic_s())) is not None:
+                if ticket.ended or self._view.placement_version != version:
+                    return None
+                place = places[ask.place]
+                request = pop_for(topic, place)
+                ask.fill(request)
+                response: storage_pb2.PopResponse | None = None
+                try:
+                    response = await self._look(ask.place, place, request, ticket, line)
+                finally:
+                    target.looked(response)
+                levels.answered(ask.place, response, self._clock.monotonic_s())
+                if response is None or response.unfinished:
+                    fruitless.discard(ask.place)
+                elif response.messages:
+                    return Popped(place.raft_group, response)
+                elif response.ready_levels:
+                    fruitless.add(ask.place)
+        finally:
+            levels.end()
+        for key in fruitless:
+            # Others take what is there: a place that was looked at in vain is not asked at once.
+            _pause(line, key)
+        return None
+
+    def _places_by_key(
+        self, target: ReceiveTarget, line: Line | None
+    ) -> dict[ConsumerPlace, PopPlace]:
+        """Return the places that may have something, in the order of this round."""
+        return {
+            key: place
+            for some in self._places_of(target)
+            for number in range(len(some))
+            if (place := some[(number + self._turn) % len(some)])
+            and (key := self._key(target, place))
+            and (line is None or not self._rest_until_s(target, line, place))
+        }
 
     async def _look(
         self,
@@ -208,7 +275,8 @@ class Popper:
         if line is not None:
             _note_trouble(line, ticket, place.raft_group)
             line.left_behind(more=bool(response.messages) and not is_quiet)
-            if is_quiet or response.messages or response.unfinished or look.told:
+            is_fruitful = response.messages or response.unfinished or response.ready_levels
+            if is_quiet or is_fruitful or look.told:
                 line.hurry(key)
             else:
                 line.pause(key)

@@ -274,6 +274,8 @@ class Receiver:
                 receive.message_filter.SerializeToString(deterministic=True),
                 repeats=group.fifo and receive.names_attempt,
                 looked=partial(_looked, share),
+                by_level=_is_by_level(receive, group),
+                max_messages=receive.max_messages,
             )
             raft_group, response = await self._popper.pop(
                 target,
@@ -468,6 +470,12 @@ class Receiver:
             client_id=receive.client_id,
             places_only=spread or not room_bytes,
         )
+
+
+def _is_by_level(receive: CheckedReceive, group: meta_pb2.ConsumerGroup) -> bool:
+    """Whether the highest level comes first: as in RocketMQ, not for ordered consumers."""
+    is_any_queue = receive.wanted.queue == ANY_QUEUE
+    return is_any_queue and not group.fifo and receive.topic.has_levels
 
 
 def _named_queue(home: Home, local_id: int) -> int:

@@ -1,4 +1,6 @@
-"""Chooses the queue of a message group while a topic's queue count changes (rule 23).
+"""Chooses the queues of messages, also while a topic's queue count changes (rule 23).
+
+A priority and the hash of a message group say which queue it is; other messages may take any.
 
 A message group stays in the queue of the previous count until that queue's leader accepts message
 groups by the present count only. By then all messages of the group in that queue are consumed, so
@@ -12,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from strata_broker.metadata.metadata import LEADER_CHOOSES, TopicRow
-from strata_mq.layout import OutgoingMessage
+from strata_mq.layout import OutgoingMessage, PrioritizedMessage
 from strata_mq.requests import ORDERED_TYPES
-from strata_mq.slots import queue_of_hash
+from strata_mq.slots import priority_queue, queue_of_hash
 
 
 class QueueChoice(NamedTuple):
@@ -43,9 +45,13 @@ class MessageGroups:
         A message group decides by itself; other messages take the queue that their send names.
         """
         any_queue = QueueChoice(named, topic.queue_count)
+        chosen: dict[QueueChoice, list[int]] = {}
+        if topic.has_levels:
+            for index in indexes:
+                chosen.setdefault(_level_of(topic, outgoing[index]), []).append(index)
+            return list(chosen.items())
         if topic.topic_type not in ORDERED_TYPES:
             return [(any_queue, indexes)]
-        chosen: dict[QueueChoice, list[int]] = {}
         for index in indexes:
             group_hash = outgoing[index].group_hash
             choice = self._queue_of(topic, group_hash) if group_hash else any_queue
@@ -78,3 +84,9 @@ class MessageGroups:
             if not self.has_left(topic, queue):
                 return QueueChoice(queue, previous)
         return QueueChoice(queue_of_hash(group_hash, topic.queue_count), topic.queue_count)
+
+
+def _level_of(topic: TopicRow, message: OutgoingMessage) -> QueueChoice:
+    """Return the queue of a message's priority; one without came from a topic of another type."""
+    priority = message.priority if isinstance(message, PrioritizedMessage) else 0
+    return QueueChoice(priority_queue(priority, topic.queue_count), topic.queue_count)

@@ -29,6 +29,7 @@ from strata_mq.layout import (
     Checksum,
     OutgoingMessage,
     PartKind,
+    PrioritizedMessage,
     key_hash,
     pack_message_id,
     text_hash,
@@ -66,7 +67,6 @@ _PART_KINDS: dict[int, PartKind] = {
 
 _LATER_TYPES = {
     MessageType.LITE: "lite messages are not supported yet",
-    MessageType.PRIORITY: "priority messages are not supported yet",
 }
 
 # The only type that a topic of these types takes; most messages have it.
@@ -251,13 +251,13 @@ class MessagePreparer:
         properties = message.system_properties
         body = message.body
         message_id = properties.message_id
-        tag = properties.tag
-        keys = list(properties.keys)
+        tag, keys = properties.tag, list(properties.keys)
         message_group = properties.message_group if properties.HasField("message_group") else None
         now_ms, delivery_ms = 0, None
         if properties.HasField("delivery_timestamp"):
             now_ms = self._group_clock.now_ms()
             delivery_ms = _delivery_ms(properties.delivery_timestamp)
+        priority = properties.priority if properties.HasField("priority") else None
         check_message(
             self._limits,
             body_bytes=len(body),
@@ -268,13 +268,14 @@ class MessagePreparer:
             properties=message.user_properties,
             delivery_time_ms=delivery_ms,
             now_ms=now_ms,
+            priority=priority,
         )
         declared = int(properties.message_type)
         message_type = message_type_of(
             declared,
             has_message_group=message_group is not None,
             has_delivery_time=delivery_ms is not None,
-            has_priority=properties.HasField("priority"),
+            has_priority=priority is not None,
             has_lite_topic=properties.HasField("lite_topic"),
         )
         if message_type != _PLAIN_TYPES.get(topic.topic_type):
@@ -290,12 +291,12 @@ class MessagePreparer:
             message_type=None if declared == message_type else message_type,
         )
         born_ms = _born_ms(properties.born_timestamp)
-        own_properties, rest = _taken_apart(message)
+        own_properties, rest = _taken_apart(message, message_type)
         check_overhead(self._limits, len(own_properties) + len(rest) - len(body))
         if message_group is not None:
             rest += user_property_fragment(MESSAGE_GROUP_PROPERTY, message_group)
         stored = stored_message(own_properties, added + sender, rest)
-        return OutgoingMessage(
+        outgoing = OutgoingMessage(
             stored,
             self._checksum(stored),
             text_hash(tag) if tag else 0,
@@ -306,6 +307,7 @@ class MessagePreparer:
             [key_hash(key) for key in keys],
             due_ms,
         )
+        return outgoing if priority is None else PrioritizedMessage.of(outgoing, priority)
 
     def _first_check_after_ms(self, properties: definition_pb2.SystemProperties) -> int:
         """Return the time between storing a transactional message and the first check.
@@ -331,13 +333,16 @@ class MessagePreparer:
         return after_ms
 
 
-def _taken_apart(message: definition_pb2.Message) -> tuple[bytes, bytes]:
+def _taken_apart(message: definition_pb2.Message, message_type: MessageType) -> tuple[bytes, bytes]:
     """Return the bytes of a message's system properties and of its other fields; it is used up.
 
     Fields that only a delivery sets are left out: a forwarded message has those of its last
-    delivery. Other fields of this kind are overridden by each delivery.
+    delivery. Other fields of this kind are overridden by each delivery. So is the priority of a
+    message of another type, as in RocketMQ (`SendMessageProcessor`).
     """
     properties = message.system_properties
+    if message_type is not MessageType.PRIORITY:
+        properties.ClearField("priority")
     properties.ClearField("store_host")
     properties.ClearField("receipt_handle")
     properties.ClearField("invisible_duration")

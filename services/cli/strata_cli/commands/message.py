@@ -61,6 +61,7 @@ def send(
     group: str = "",
     delay: str = "",
     at: str = "",
+    priority: int | None = None,
     property: Annotated[list[str] | None, Parameter(negative="")] = None,
     common: Common = COMMON,
 ) -> None:
@@ -83,10 +84,12 @@ def send(
         group: Message group of a FIFO message; messages of one group are delivered in order.
         delay: Deliver the message after this time (90s, 2h); the topic must be of type DELAY.
         at: Deliver the message at this time (ISO 8601 or milliseconds since 1970).
+        priority: Priority, 0 or more; higher ones are delivered first. The topic must be of type
+            PRIORITY.
         property: Property KEY=VALUE for the consumer; may be repeated.
     """
-    if [bool(group), bool(delay), bool(at)].count(True) > 1:
-        raise UsageError("give at most one of --group, --delay and --at")
+    if [bool(group), bool(delay), bool(at), priority is not None].count(True) > 1:
+        raise UsageError("give at most one of --group, --delay, --at and --priority")
     outgoing = messaging.Outgoing(
         topic=definition_pb2.Resource(resource_namespace=common.namespace, name=topic),
         body=b"",
@@ -95,6 +98,7 @@ def send(
         message_group=group,
         properties=pairs(property),
         deliver_at_ms=_deliver_at_ms(delay, at),
+        priority=priority,
     )
     many = [lines, records, count is not None].count(True)
     if many > 1:

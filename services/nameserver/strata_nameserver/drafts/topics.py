@@ -15,6 +15,7 @@ from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
 from strata_metadata.view import NO_RAFT_GROUP
 from strata_mq.requests import (
+    MAX_PRIORITY_LEVELS,
     ORDERED_TYPES,
     UNSUPPORTED_TYPES,
     RequestError,
@@ -284,6 +285,11 @@ def _check_values(topic: meta_pb2.Topic, config: NameserverConfig) -> None:
         raise invalid(
             f"topic {topic.name}: {topic.queue_count} queues, allowed are 1 to "
             f"{config.max_queues_per_topic} (nameserver.max_queues_per_topic)"
+        )
+    if topic.type == meta_pb2.TOPIC_TYPE_PRIORITY and topic.queue_count > MAX_PRIORITY_LEVELS:
+        raise invalid(
+            f"topic {topic.name}: {topic.queue_count} queues; a topic of type PRIORITY may have "
+            f"{MAX_PRIORITY_LEVELS}, one for each priority"
         )
     if not _MIN_RETENTION_MS <= topic.retention_ms <= _MAX_RETENTION_MS:
         raise invalid(

@@ -36,6 +36,7 @@ from strata_storage.group.translation import (
 from strata_storage.leading.appends.append import AppendResult
 from strata_storage.leading.known_brokers import KnownBrokers
 from strata_storage.leading.pops.lease_calls import LeaseCalls, StateDetails
+from strata_storage.leading.pops.levels import LevelRange
 from strata_storage.leading.pops.pop_calls import PopCall
 from strata_storage.leading.pops.running import RunningPops
 from strata_storage.rows.stragglers import wait_for_most
@@ -201,6 +202,7 @@ class StorageServicer(ReadServicer):
             response.sealed.extend(sealed_queues(sealed))
         else:
             response.told_later, response.unfinished = answer.told_later, answer.unfinished
+            response.ready_levels = answer.ready_levels
         self._instruments.popped.add(len(delivered))
         for message in delivered:
             fill_leased(response.messages.add(), message, places_only=call.places_only)
@@ -485,4 +487,9 @@ class StorageServicer(ReadServicer):
                 self._clock.monotonic_s(),
             ),
             stream=self._watchers.stream(request.broker_boot_id, request.tell_stream),
+            levels=(
+                LevelRange(request.levels.lowest, request.levels.highest)
+                if request.HasField("levels")
+                else None
+            ),
         )

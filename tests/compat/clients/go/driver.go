@@ -168,6 +168,11 @@ func built(c command) *rmq.Message {
 	if c.Group != nil {
 		sent.SetMessageGroup(*c.Group)
 	}
+	if c.Priority != nil {
+		if err := sent.SetPriority(*c.Priority); err != nil {
+			panic(err)
+		}
+	}
 	for name, value := range c.Properties {
 		sent.AddProperty(name, value)
 	}

@@ -32,6 +32,7 @@ type command struct {
 	Tag           *string           `json:"tag"`
 	Keys          []string          `json:"keys"`
 	Group         *string           `json:"group"`
+	Priority      *int32            `json:"priority"`
 	Properties    map[string]string `json:"properties"`
 	Subscriptions map[string]string `json:"subscriptions"`
 	SQL           bool              `json:"sql"`

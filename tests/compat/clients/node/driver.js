@@ -148,6 +148,7 @@ function message(c) {
     tag: c.tag ?? undefined,
     keys: c.keys ?? undefined,
     messageGroup: c.group ?? undefined,
+    priority: c.priority ?? undefined,
     deliveryTimestamp: c.deliver_at_ms ? new Date(c.deliver_at_ms) : undefined,
     properties: c.properties ? new Map(Object.entries(c.properties)) : undefined,
   };

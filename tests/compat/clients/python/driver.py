@@ -194,6 +194,8 @@ class Driver:
             message.keys = key  # each assignment adds one
         if command.get("group") is not None:
             message.message_group = command["group"]
+        if command.get("priority") is not None:
+            message.priority = command["priority"]
         for name, value in (command.get("properties") or {}).items():
             message.add_property(name, value)
         if command.get("deliver_at_ms") is not None:

@@ -762,6 +762,7 @@ class PopRequest(_message.Message):
     PLACES_ONLY_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
     TELL_STREAM_FIELD_NUMBER: _builtins.int
+    LEVELS_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     consumer_group_id: _builtins.int
     queue: _builtins.int
@@ -806,6 +807,10 @@ class PopRequest(_message.Message):
     def topic(self) -> Global___TopicRef: ...
     @_builtins.property
     def filter(self) -> Global___Filter: ...
+    @_builtins.property
+    def levels(self) -> Global___LevelRange:
+        """Topic of type PRIORITY: which queues are looked at, highest first. Not set: all in turn."""
+
     def __init__(
         self,
         *,
@@ -833,14 +838,39 @@ class PopRequest(_message.Message):
         places_only: _builtins.bool = ...,
         number: _builtins.int = ...,
         tell_stream: _builtins.int = ...,
+        levels: Global___LevelRange | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "levels", b"levels", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "auto_renew", b"auto_renew", "broker_boot_id", b"broker_boot_id", "client_id", b"client_id", "consumer_group_id", b"consumer_group_id", "dead_letter_topic_id", b"dead_letter_topic_id", "fifo", b"fifo", "filter", b"filter", "holder", b"holder", "invisible_ms", b"invisible_ms", "known_sealed", b"known_sealed", "max_attempts", b"max_attempts", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "number", b"number", "one_per_message_group", b"one_per_message_group", "places_only", b"places_only", "queue", b"queue", "raft_group", b"raft_group", "repeated", b"repeated", "start", b"start", "tell_stream", b"tell_stream", "topic", b"topic", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "auto_renew", b"auto_renew", "broker_boot_id", b"broker_boot_id", "client_id", b"client_id", "consumer_group_id", b"consumer_group_id", "dead_letter_topic_id", b"dead_letter_topic_id", "fifo", b"fifo", "filter", b"filter", "holder", b"holder", "invisible_ms", b"invisible_ms", "known_sealed", b"known_sealed", "levels", b"levels", "max_attempts", b"max_attempts", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "number", b"number", "one_per_message_group", b"one_per_message_group", "places_only", b"places_only", "queue", b"queue", "raft_group", b"raft_group", "repeated", b"repeated", "start", b"start", "tell_stream", b"tell_stream", "topic", b"topic", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PopRequest: _TypeAlias = PopRequest  # noqa: Y015
+
+@_typing.final
+class LevelRange(_message.Message):
+    """Levels of a topic of type PRIORITY, both included; a level is the number of its queue."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOWEST_FIELD_NUMBER: _builtins.int
+    HIGHEST_FIELD_NUMBER: _builtins.int
+    lowest: _builtins.int
+    highest: _builtins.int
+    def __init__(
+        self,
+        *,
+        lowest: _builtins.int = ...,
+        highest: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["highest", b"highest", "lowest", b"lowest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LevelRange: _TypeAlias = LevelRange  # noqa: Y015
 
 @_typing.final
 class EndPopsRequest(_message.Message):
@@ -939,6 +969,7 @@ class PopResponse(_message.Message):
     APPLIED_INDEX_FIELD_NUMBER: _builtins.int
     TOLD_LATER_FIELD_NUMBER: _builtins.int
     UNFINISHED_FIELD_NUMBER: _builtins.int
+    READY_LEVELS_FIELD_NUMBER: _builtins.int
     moved: _builtins.bool
     """Nothing was leased because `known_sealed` is not the number of `sealed`: the broker must look
     for these queues elsewhere, too.
@@ -952,6 +983,10 @@ class PopResponse(_message.Message):
     """
     unfinished: _builtins.bool
     """With `tell_stream`: the pop had no time to look at everything; another one goes on from there."""
+    ready_levels: _builtins.int
+    """With `levels`: bit i is set if queue i of those that the pop names, in the range or outside it,
+    may have more now.
+    """
     @_builtins.property
     def refusal(self) -> Global___Refusal: ...
     @_builtins.property
@@ -968,10 +1003,11 @@ class PopResponse(_message.Message):
         applied_index: _builtins.int = ...,
         told_later: _builtins.bool = ...,
         unfinished: _builtins.bool = ...,
+        ready_levels: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "messages", b"messages", "moved", b"moved", "refusal", b"refusal", "sealed", b"sealed", "told_later", b"told_later", "unfinished", b"unfinished"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "messages", b"messages", "moved", b"moved", "ready_levels", b"ready_levels", "refusal", b"refusal", "sealed", b"sealed", "told_later", b"told_later", "unfinished", b"unfinished"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -29,6 +29,7 @@ from strata_storage.base.config import EngineOptions
 from strata_storage.base.errors import Refused
 from strata_storage.leading.pops.candidates import Candidates, ScanBudget
 from strata_storage.leading.pops.lease_sets import LeaseSet, LeaseSets
+from strata_storage.leading.pops.levels import bits_of
 from strata_storage.leading.pops.pop_calls import Delivered, Leased, PopAnswer, PopCall, Scan
 from strata_storage.leading.pops.taken_messages import TakenMessages
 from strata_storage.leading.pops.waiters import Waiters
@@ -91,11 +92,14 @@ class GroupPopper:
         self._sets.check_exists(call.consumer_group_id, call.topic.topic_id)
         try:
             wait_s = call.wait_s if call.stream is None else _MAX_LOOK_S
-            return await self._pop(call, self._clock.monotonic_s() + wait_s)
+            answer = await self._pop(call, self._clock.monotonic_s() + wait_s)
         except asyncio.CancelledError:
             # It may have been woken for what it did not come to.
             self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id)
             raise
+        if call.levels is not None:
+            answer = answer._replace(ready_levels=self._ready_levels(call))
+        return answer
 
     async def _pop(self, call: PopCall, deadline_s: float) -> PopAnswer:
         filter_steps_left = self._options.pop_filter_steps
@@ -232,6 +236,7 @@ class GroupPopper:
             or scan.incomplete
             or self._may_give_more(call, scan)
             or (scan.leases and not self._all_in_memory(call, scan))
+            or (call.levels is not None and self._ready_levels(call))
         ):
             return
         scan.told_later = self._waiters.interests.arm(
@@ -396,6 +401,8 @@ class GroupPopper:
     def _queues(self, call: PopCall) -> Sequence[int]:
         topic = call.topic
         queues = self._queues_here(call)
+        if call.levels is not None:
+            return call.levels.chosen(queues)
         if len(queues) <= 1 or call.queue >= 0:
             return queues
         key = (call.consumer_group_id, topic.topic_id)
@@ -433,6 +440,20 @@ class GroupPopper:
             if row and found and found.leases.peek_ready(now_ms, row.next_offset):
                 return True
         return False
+
+    def _ready_levels(self, call: PopCall) -> int:
+        """Return the queues that may give something now, whatever levels were asked for.
+
+        A set that is not in memory may: the next pop of its level finds out.
+        """
+        topic_id, now_ms = call.topic.topic_id, self._proposer.now_ms()
+        ready = []
+        for queue in self._queues_here(call):
+            row = self._machine.queues.get(topic_id, queue)
+            found = self._sets.in_memory((call.consumer_group_id, topic_id, queue))
+            if row and (found is None or found.leases.peek_ready(now_ms, row.next_offset)):
+                ready.append(queue)
+        return bits_of(ready)
 
     def _all_in_memory(self, call: PopCall, scan: Scan) -> bool:
         """Whether `_may_give_more` knew all queues: a full scan ends before the last one."""

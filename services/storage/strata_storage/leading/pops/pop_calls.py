@@ -11,6 +11,7 @@ from strata_mq.leases import Lease, TakeRequest
 from strata_storage.base.interests import InterestStream
 from strata_storage.leading.pops.candidates import ScanBudget
 from strata_storage.leading.pops.lease_sets import LeaseSet, Section
+from strata_storage.leading.pops.levels import LevelRange
 from strata_storage.rows.ownership import Topic
 
 
@@ -25,6 +26,7 @@ class PopCall:
     `size_bytes`: of its request, which is in memory for as long as it waits. `is_gone`: whether
     nobody is there any more who could be given something. `stream`: its broker is told there when
     more can be taken, unless this pop leaves something behind; None: it does not want to be told.
+    `levels`: of a topic of type PRIORITY; None: its queues are looked at in turn.
     """
 
     consumer_group_id: int
@@ -40,6 +42,7 @@ class PopCall:
     size_bytes: int = 0
     is_gone: Callable[[], bool] = lambda: False
     stream: InterestStream | None = None
+    levels: LevelRange | None = None
 
 
 class PopAnswer(NamedTuple):
@@ -49,11 +52,13 @@ class PopAnswer(NamedTuple):
         messages: leased for the caller.
         told_later: nothing is left behind, and the caller is told when that changes.
         unfinished: there was no time to look at everything.
+        ready_levels: bit i is set if queue i may have more now; 0 for a pop without levels.
     """
 
     messages: Sequence[Delivered] = ()
     told_later: bool = False
     unfinished: bool = False
+    ready_levels: int = 0
 
 
 class Delivered(NamedTuple):

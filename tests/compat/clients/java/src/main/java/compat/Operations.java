@@ -163,6 +163,9 @@ final class Operations {
     if (present(command, "group")) {
       builder.setMessageGroup(command.get("group").getAsString());
     }
+    if (present(command, "priority")) {
+      builder.setPriority(command.get("priority").getAsInt());
+    }
     if (present(command, "properties")) {
       for (Map.Entry<String, JsonElement> property :
           command.getAsJsonObject("properties").entrySet()) {
