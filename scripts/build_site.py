@@ -37,7 +37,13 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "Install",
-        ("docs/install.md", "docs/sizing.md", "docs/kubernetes.md", "docs/autoscaling.md"),
+        (
+            "docs/install.md",
+            "docs/sizing.md",
+            "docs/container.md",
+            "docs/kubernetes.md",
+            "docs/autoscaling.md",
+        ),
     ),
     (
         "Operate",

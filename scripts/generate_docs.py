@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from strata_cli import main as command
 from strata_cli import reference
+from strata_cli.container.config import ContainerConfig, MemberConfig
 from strata_cli.processes.cluster_config import ClusterConfig
 from strata_runtime.metrics import MetricSpec
 from strata_runtime.observability import COMMON_LABELS
@@ -50,8 +51,15 @@ def configuration() -> str:
     lines += ["TOML, `--config FILE`; `STRATA_<SECTION>_<KEY>` overrides a key;"]
     lines += ["`strata config show` prints what holds. One file may serve every process of a"]
     lines += ["cluster: each reads the sections of its role. `[node]` is the process itself; a"]
-    lines += ["standalone node needs no `[cluster]`.", ""]
-    for section, field in ClusterConfig.model_fields.items():
+    lines += [
+        "standalone node needs no `[cluster]`. `[container]` and `[member]` are for the files"
+    ]
+    lines += ["of a container and of its members ([container](container.md)).", ""]
+    own = {
+        name: model.model_fields[name]
+        for model, name in ((ContainerConfig, "container"), (MemberConfig, "member"))
+    }
+    for section, field in (ClusterConfig.model_fields | own).items():
         model = field.annotation
         if not (isinstance(model, type) and issubclass(model, BaseModel)):
             variable = f"STRATA_{section.upper()}"

@@ -49,12 +49,12 @@ from strata_state.ports import StateError
 from strata_storage.kv.options import KvOptions
 from strata_storage.kv.plugin import KvStoragePlugin
 from strata_storage.process.app import NodeStores
-from strata_storage.process.member import (
+from strata_storage.process.member import StorageMember
+from strata_storage.process.member_setup import (
     MemberIdentity,
     MemberNetwork,
     MemberSetup,
     MemberStores,
-    StorageMember,
 )
 from strata_testing.simulated_disk import Keep, SimulatedDisk
 from strata_tier.store import MemoryBucket

@@ -12,6 +12,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
@@ -62,7 +63,7 @@ def load(model: type[ConfigT], file: Path | None, environment: Mapping[str, str]
     Raises:
         ConfigError: file missing or not TOML, unknown section or key, bad value.
     """
-    values = _read(file) if file is not None else {}
+    values = read_toml(file) if file is not None else {}
     overridden = dict(_overrides(model, environment))
     values |= _overrides_without_section(model, environment)
     for variable, (section, key, value) in overridden.items():
@@ -70,10 +71,30 @@ def load(model: type[ConfigT], file: Path | None, environment: Mapping[str, str]
         if not isinstance(keys, dict):
             raise ConfigError(f"{file}: {section} must be a section, {variable} overrides a key")
         keys[key] = value
+    sources = {(section, key): name for name, (section, key, _) in overridden.items()}
+    return from_values(model, values, file, sources)
+
+
+def from_values(
+    model: type[ConfigT],
+    values: Mapping[str, Any],
+    file: Path | None,
+    sources: Mapping[tuple[str, str], str] = MappingProxyType({}),
+) -> ConfigT:
+    """Return the configuration that values make.
+
+    Args:
+        model: the process's `Config`.
+        values: section -> key -> value.
+        file: where they are from, for the error.
+        sources: (section, key) -> where this value is from instead.
+
+    Raises:
+        ConfigError: unknown section or key, bad value.
+    """
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        sources = {(section, key): name for name, (section, key, _) in overridden.items()}
         raise ConfigError(_explain(error, file, sources, _renamed_keys(model))) from None
 
 
@@ -117,7 +138,12 @@ def to_toml(config: Config) -> str:
     return "\n".join(lines)
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_toml(file: Path) -> dict[str, Any]:
+    """Return the content of a TOML file.
+
+    Raises:
+        ConfigError: it is missing or not TOML.
+    """
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

@@ -136,7 +136,9 @@ def _drop_floods(
 ) -> MutableMapping[str, Any]:
     if _LEVELS.get(method_name.upper(), logging.ERROR) < logging.WARNING:
         return event
-    source = str(event.get("component", ""))
+    # A member of a container that floods its log takes no lines of the other members.
+    member = str(structlog.contextvars.get_contextvars().get("member", ""))
+    source = f"{member}{event.get('component', '')}"
     left_out = limiter.admit(source, str(event.get("event")), stack=bool(event.get("exc_info")))
     if left_out is None:
         raise structlog.DropEvent

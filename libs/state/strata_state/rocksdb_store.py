@@ -61,6 +61,23 @@ class RocksdbOptions:
     max_open_files: int = 512
 
 
+class SharedBlockCache:
+    """One cache of blocks for several stores of a process; the least used blocks leave it.
+
+    Args:
+        size_bytes: of all blocks together.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        self.cache = Cache(size_bytes)
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the blocks in it."""
+        used: int = self.cache.get_usage()
+        return used
+
+
 class RocksdbCursor:
     """`RowCursor` over one iterator."""
 
@@ -93,18 +110,29 @@ class RocksdbCursor:
 class RocksdbStore:
     """`StateStore` in one RocksDB column family without write-ahead log.
 
+    Args:
+        folder: of its files.
+        options: limits of its memory and files.
+        shared_cache: in place of a block cache of its own; None: it has one.
+
     Raises:
         StateError: the folder holds no readable RocksDB, or another process has it open.
     """
 
-    def __init__(self, folder: Path, options: RocksdbOptions | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        options: RocksdbOptions | None = None,
+        shared_cache: SharedBlockCache | None = None,
+    ) -> None:
         self._reading: WeakSet[Generator[Row] | RocksdbCursor] = WeakSet()
         self._closed = False
         self._no_wal = RocksWriteOptions()
         # A property at run time, whatever the stub says.
         setattr(self._no_wal, "disable_wal", True)  # noqa: B010
         try:
-            self._db = Rdict(str(folder), _rocks_options(options or RocksdbOptions()))
+            rocks = _rocks_options(options or RocksdbOptions(), shared_cache)
+            self._db = Rdict(str(folder), rocks)
         except Exception as error:
             raise StateError(f"state folder {folder.name} cannot be opened: {error}") from error
 
@@ -195,7 +223,7 @@ def _check(iterator: Any) -> None:
         raise StateError(f"state rows cannot be read: {error}") from error
 
 
-def _rocks_options(options: RocksdbOptions) -> Options:
+def _rocks_options(options: RocksdbOptions, shared: SharedBlockCache | None) -> Options:
     rocks = Options(raw_mode=True)
     rocks.create_if_missing(True)
     rocks.set_write_buffer_size(options.memtable_bytes)
@@ -208,7 +236,7 @@ def _rocks_options(options: RocksdbOptions) -> Options:
     rocks.set_keep_log_file_num(4)
     rocks.set_max_log_file_size(1024 * 1024)
     table = BlockBasedOptions()
-    table.set_block_cache(Cache(options.block_cache_bytes))
+    table.set_block_cache(shared.cache if shared is not None else Cache(options.block_cache_bytes))
     table.set_bloom_filter(10, False)
     # In parts of their own: the filter of a large file in one block fits into no shard of the cache
     # (a 64th of it), so every read of a row fetched all of it again (150 us and more, not 3).

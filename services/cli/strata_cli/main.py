@@ -58,6 +58,12 @@ app.command(
     "strata_cli.commands.run:broker", name="broker", help="A broker of a cluster.", group=_RUN
 )
 app.command(
+    "strata_cli.commands.container:app",
+    name="container",
+    help="Brokers and storage nodes in one process.",
+    group=_RUN,
+)
+app.command(
     "strata_cli.commands.run:forwarder",
     name="forwarder",
     help="One address in front of several brokers.",

@@ -205,6 +205,15 @@ JSON_KEYS = {
     "`from`, `to`, `slots`, and `ranges`: a list of `first_slot`, `slot_count`, `raft_group`",
     "slot move": "`first_slot`, `slot_count`, `to`, `left`: how many are not there yet, `done`",
     "config show": "the configuration: sections, then keys",
+    "container": "a line that starts with `ready` for each member that serves, and one for itself",
+    "container list": "`container` (its file), `machine`, `members`: a list of `member`, `role` "
+    "(broker or storage), `state` (serving, starting or waiting), `restarts`, `ports`, `node`, "
+    "`used_bytes`, `quota_bytes`, `data`, `config`, `added_ms`, `failure`",
+    "container add": "the member, as `container list`",
+    "container remove": "`removed`: the member",
+    "container get-config": "section -> key -> value",
+    "container update-config": "the member, as `container list`; of the container `changed` (the "
+    "keys), `in_force`",
     "standalone": "no output follows the ready line; logs go to standard error",
     "nameserver": "as `standalone`",
     "storage": "as `standalone`",

@@ -11,12 +11,14 @@ from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_broker.base.identity import BrokerIdentity
 from strata_broker.kv.plugin import KvBrokerPlugin
+from strata_broker.servicers.plugins import BrokerPlugin
 from strata_broker.storage_client.channels import BrokerNetwork
 from strata_edge.ports import Edge
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime
 from strata_testing.broker.client import Client
+from strata_testing.broker.fake_container import ContainerOnBroker
 from strata_testing.broker.fake_edge import FakeEdge
 
 SHORT_PAUSES: Mapping[str, Mapping[str, object]] = {
@@ -30,6 +32,11 @@ SHORT_PAUSES: Mapping[str, Mapping[str, object]] = {
     "receive": {"gone_grace_ms": 1, "surplus_pause_ms": 1, "min_polling_ms": 1},
     "telemetry": {"node_repeat_ms": (1, 2, 3)},
     "access_control": {"mode": "off"},
+}
+
+_PLUGINS: Mapping[str, Callable[[], BrokerPlugin]] = {
+    "kv": KvBrokerPlugin,
+    "container": ContainerOnBroker,
 }
 
 AnyEdge = TypeVar("AnyEdge", bound=Edge)
@@ -93,7 +100,7 @@ class BrokerUnderTest(Generic[AnyEdge]):
             edge,
             network=network,
             runtime=Runtime(SystemClock(), random, metrics, self._on_failure),
-            plugins=[KvBrokerPlugin()] if "kv" in config.plugins else (),
+            plugins=[made() for name, made in _PLUGINS.items() if name in config.plugins],
         )
         self.app.requests.on_failed(self._on_failure)
 

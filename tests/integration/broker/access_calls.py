@@ -18,6 +18,7 @@ TOPIC, GROUP, TABLE, NAMESPACE, USER = "orders", "readers", "prices", "shop", "a
 MESSAGING = "/apache.rocketmq.v2.MessagingService/"
 ADMIN = "/apache.rocketmq.v2.Admin/"
 STRATA = "/strata.admin.v1.AdminService/"
+CONTAINER = "/strata.admin.v1.ContainerService/"
 KV = "/strata.kv.v1.KvService/"
 PEER = "/strata.broker.v1.PeerService/"
 

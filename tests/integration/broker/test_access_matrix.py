@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from apache.rocketmq.v2 import admin_pb2 as rocketmq_admin_pb2
 from apache.rocketmq.v2 import service_pb2
-from strata.admin.v1 import admin_pb2
+from strata.admin.v1 import admin_pb2, container_pb2
 from strata.broker.v1 import peer_pb2
 from strata.kv.v1 import kv_pb2
 from strata.meta.v1 import meta_pb2
@@ -33,6 +33,7 @@ from strata_testing.broker.keys import (
 )
 from tests.integration.broker.access_calls import (
     ADMIN,
+    CONTAINER,
     GROUP,
     KV,
     LET_IN,
@@ -148,6 +149,11 @@ RIGHTS: dict[str, tuple[str, ...]] = {
             "RotateClusterKey",
         )
     },
+    CONTAINER + "AddBroker": ("cluster:containers create",),
+    CONTAINER + "RemoveBroker": ("cluster:containers delete",),
+    CONTAINER + "ListMembers": ("cluster:containers list|get",),
+    CONTAINER + "GetMemberConfig": ("cluster:containers get",),
+    CONTAINER + "UpdateMemberConfig": ("cluster:containers update",),
     KV + "Put": (f"{_TABLE} update",),
     KV + "Get": (f"{_TABLE} get",),
     KV + "Delete": (f"{_TABLE} update",),
@@ -250,7 +256,7 @@ async def scene() -> AsyncIterator[Scene]:
     meta.add_group(meta_pb2.ConsumerGroup(namespace=NAMESPACE, name=GROUP))
     meta.put(*_rows())
     config = broker_config(
-        plugins=("kv",),
+        plugins=("kv", "container"),
         access_control={
             "mode": "on",
             "max_wrong_signatures": 10_000,
@@ -295,6 +301,7 @@ def test_the_matrix_has_every_rpc_that_is_served() -> None:
             service_pb2.DESCRIPTOR.services_by_name["MessagingService"],
             rocketmq_admin_pb2.DESCRIPTOR.services_by_name["Admin"],
             admin_pb2.DESCRIPTOR.services_by_name["AdminService"],
+            container_pb2.DESCRIPTOR.services_by_name["ContainerService"],
             kv_pb2.DESCRIPTOR.services_by_name["KvService"],
             peer_pb2.DESCRIPTOR.services_by_name["PeerService"],
         )

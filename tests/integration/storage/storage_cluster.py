@@ -22,6 +22,7 @@ from strata_state.memory_store import MemoryStore
 from strata_state.ports import Row
 from strata_storage.base.config import StorageConfig
 from strata_storage.process import member as members
+from strata_storage.process import member_setup
 from strata_storage.process.app import NodeStores
 from strata_storage.tiering.config import TierConfig
 from strata_testing import until
@@ -66,15 +67,15 @@ class MemberUnderTest:
         server = TcpServer("127.0.0.1", self.port)
         self.member = members.StorageMember(
             config,
-            members.MemberIdentity(self.node_id, next(self._boots)),
+            member_setup.MemberIdentity(self.node_id, next(self._boots)),
             self._folder,
-            network=members.MemberNetwork([server], [self._stub.endpoint], TcpChannel),
+            network=member_setup.MemberNetwork([server], [self._stub.endpoint], TcpChannel),
             runtime=Runtime(SystemClock(), random.random, Metrics.disabled(), self._failed),
-            options=members.MemberOptions(),
-            stores=members.MemberStores(
+            options=member_setup.MemberOptions(),
+            stores=member_setup.MemberStores(
                 NodeStores() if self.real else NodeStores(self.disk, self.store)
             ),
-            setup=members.MemberSetup(self.tier),
+            setup=member_setup.MemberSetup(self.tier),
         )
         await self.member.start()
         self.endpoint = self.member.app.endpoint
@@ -98,7 +99,7 @@ class MemberUnderTest:
         disk.power_loss()
         self.disk, self.store = disk, store
         member, self.member = self.member, None
-        member._options = members.MemberOptions(hand_over_ms=0)
+        member._options = member_setup.MemberOptions(hand_over_ms=0)
         await member.stop(0.0)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
+from strata_seglog.real_disk import RealDisk
 from strata_state.memory_store import MemoryStore
 from strata_storage.upkeep.retention import FixedRetention
 from strata_testing import ManualClock
@@ -194,6 +195,30 @@ async def test_messages_go_early_only_when_relocation_cannot_make_room(
             assert 5 < len(found) < 50
         else:
             assert found == list(enumerate(expected))
+
+
+async def test_messages_go_early_above_the_share_of_the_disk(tmp_path: Path) -> None:
+    """Above quota * threshold, although retention keeps them and the disk has room."""
+    total_bytes = RealDisk(tmp_path / "any").space().total_bytes
+    config = small_config(
+        recent_bytes=0,
+        disk_quota_ratio=96 * _MIB / total_bytes,
+        logical_disk_clean_ratio=0.4,
+        refuse_appends_free_bytes=_MIB,
+    )
+    rng, most_bytes = random.Random(1), 0
+    async with node_under_test(tmp_path, config=config, retention=RETENTION) as node:
+        for _ in range(20):
+            await node.append([rng.randbytes(900_000) for _ in range(5)], boot_id=0)
+            await node.app.node.check_disk()
+            await node.app.node.retain_once()
+            most_bytes = max(most_bytes, node.app.node.disk_guard.use.used_bytes)
+        use, found = node.app.node.disk_guard.use, await kept(node)
+
+    assert abs(use.quota_bytes - 96 * _MIB) < 4_096
+    assert 5 < len(found) < 100
+    assert most_bytes < 96 * _MIB
+    assert use.used_bytes <= 0.4 * 96 * _MIB + 3 * 8 * _MIB
 
 
 async def test_an_idle_raft_group_outlives_the_relocation_of_its_last_entries(

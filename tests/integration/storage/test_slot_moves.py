@@ -14,7 +14,9 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.layout.batch import BatchBuilder, OutgoingMessage, PartKey, PartKind
 from strata_runtime.clock import SystemClock
 from strata_storage.cluster.slot_moves import SlotMoveOptions
-from strata_storage.process.member import MemberOptions
+from strata_storage.process.member_setup import (
+    MemberOptions,
+)
 from strata_testing import until
 from strata_testing.storage_node import message_id
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of

@@ -11,7 +11,7 @@ from google.protobuf import message_factory
 
 from apache.rocketmq.v2 import admin_pb2 as rocketmq_admin_pb2
 from apache.rocketmq.v2 import definition_pb2, service_pb2
-from strata.admin.v1 import admin_pb2
+from strata.admin.v1 import admin_pb2, container_pb2
 from strata.kv.v1 import kv_pb2
 from strata_angelia.methods import snake_case
 from strata_broker.access.table import all_paths
@@ -20,7 +20,7 @@ from strata_broker.base.audit import Audited, FirstUse
 from strata_broker.base.config import BrokerConfig
 from strata_broker.base.shares import CallShares, most_each
 from strata_broker.kv.servicer import KvServicer
-from strata_broker.servicers import admin_rpc, rocketmq_rpc
+from strata_broker.servicers import admin_rpc, container_rpc, rocketmq_rpc
 from strata_runtime.metrics import Metrics
 from strata_testing.broker import BrokerUnderTest, broker_config
 from strata_testing.broker.client import Client, message, resource
@@ -31,6 +31,7 @@ SERVICES = {
     service.full_name: service
     for service in (
         admin_pb2.DESCRIPTOR.services_by_name["AdminService"],
+        container_pb2.DESCRIPTOR.services_by_name["ContainerService"],
         rocketmq_admin_pb2.DESCRIPTOR.services_by_name["Admin"],
         kv_pb2.DESCRIPTOR.services_by_name["KvService"],
     )
@@ -45,6 +46,7 @@ READING = {
     *("DescribeGroupAccumulation", "ListConsumerConnection", "QueryTimeSpan", "GetTopicRoute"),
     *("PrintThreadStackTrace", "VerifyMessage", "GetConsumerRunningInfo", "GetProxyRuntimeStats"),
     *("Get", "List", "Watch", "Export", "GetTable", "ListTables"),
+    *("ListMembers", "GetMemberConfig"),
 }
 """They change nothing that outlives them."""
 CONTENT = {"Put", "Delete", "CompareAndSet", "Batch"}
@@ -118,6 +120,8 @@ def _served(trail: Trail) -> Methods:
             handler.register(methods)
         elif name.endswith("AdminService"):
             admin_rpc.serve(methods, handler, trail=trail)
+        elif name.endswith("ContainerService"):
+            container_rpc.serve(methods, handler, trail=trail)
         else:
             rocketmq_rpc.serve(methods, handler, trail=trail)
     return methods

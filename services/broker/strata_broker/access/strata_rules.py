@@ -188,6 +188,14 @@ KV_RULES: Rules = {
     "DeleteTable": Rule(_table(Action.DELETE)),
 }
 
+CONTAINER_RULES: Rules = {
+    "AddBroker": Rule(of_cluster("containers", Action.CREATE)),
+    "RemoveBroker": Rule(of_cluster("containers", Action.DELETE)),
+    "ListMembers": Rule(of_cluster("containers", Action.LIST, Action.GET)),
+    "GetMemberConfig": Rule(of_cluster("containers", Action.GET)),
+    "UpdateMemberConfig": Rule(of_cluster("containers", Action.UPDATE)),
+}
+
 PEER_RULES: Rules = {
     "ListClients": Rule(no_needs, for_brokers=True),
     "CommandClient": Rule(no_needs, for_brokers=True),

@@ -10,7 +10,13 @@ from google.protobuf.message import Message
 
 from strata_broker.access.rocketmq_rules import MESSAGING_RULES, ROCKETMQ_ADMIN_RULES
 from strata_broker.access.rules import Rule, Rules
-from strata_broker.access.strata_rules import ADMIN_RULES, KV_RULES, PEER_RULES, USER_RULES
+from strata_broker.access.strata_rules import (
+    ADMIN_RULES,
+    CONTAINER_RULES,
+    KV_RULES,
+    PEER_RULES,
+    USER_RULES,
+)
 
 _ROCKETMQ = "/apache.rocketmq.v2."
 
@@ -39,6 +45,7 @@ RULES_OF: dict[str, Rules] = {
     "apache.rocketmq.v2.MessagingService": MESSAGING_RULES,
     "apache.rocketmq.v2.Admin": ROCKETMQ_ADMIN_RULES,
     "strata.admin.v1.AdminService": {**ADMIN_RULES, **USER_RULES},
+    "strata.admin.v1.ContainerService": CONTAINER_RULES,
     "strata.kv.v1.KvService": KV_RULES,
     "strata.broker.v1.PeerService": PEER_RULES,
 }

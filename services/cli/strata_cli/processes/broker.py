@@ -91,6 +91,8 @@ def _network(
         around.cluster,
         tls=around.tls,
     )
+    if around.shared is not None:
+        network = replace(network, metadata_channels=around.open_channel)
     if certificate is None:
         return network
     server = open_server(

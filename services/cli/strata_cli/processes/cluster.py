@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from strata_angelia.cluster_id import ClusterId, WrongCluster
 from strata_angelia.factory import open_channel
@@ -49,6 +50,10 @@ from strata_runtime.roles import PeerRole
 from strata_runtime.tasks import OnFatal
 from strata_runtime.tracing import Tracer, current_trace_parent
 
+if TYPE_CHECKING:
+    # It brings RocksDB, which a broker alone does not need.
+    from strata_cli.processes.shared_parts import SharedParts
+
 Fields = Callable[[], Mapping[str, object]]
 
 
@@ -73,6 +78,7 @@ class Surroundings:
         audit: where the process writes its audit trail.
         place: alone, or beside others on a machine.
         certificate: certificates of the process, and the watch on them; None: plaintext.
+        shared: parts that the members of a container share; None: the process has one member.
     """
 
     config: ClusterConfig
@@ -87,6 +93,7 @@ class Surroundings:
     audit: AuditSink = field(default_factory=NoAuditSink)
     place: MachinePlace = ALONE
     certificate: PeerCertificate | None = None
+    shared: SharedParts | None = None
 
     @property
     def tls(self) -> PeerTls | None:
@@ -104,6 +111,10 @@ class Surroundings:
 
     def open_channel(self, endpoint: str) -> Channel:
         """Return a channel to a nameserver or storage node of this process's cluster."""
+        shared = self.shared if endpoint in self.config.cluster.nameservers else None
+        # A certificate names the role of one member, so its connections are its own.
+        if shared is not None and self.certificate is None:
+            return shared.connections.lease(endpoint)
         return open_peer_channel(endpoint, self.cluster, self.tls)
 
     async def join(self, role: FolderRole, endpoints: Sequence[str], wait_s: float | None) -> None:
@@ -163,6 +174,7 @@ class ProcessMember:
         ready: fields of the ready line, asked after the start.
         join: finds the cluster that the process belongs to, before the member starts.
         health: how the member does.
+        disk_bytes: used bytes and quota of its disk; 0: it stores nothing.
     """
 
     service: Service
@@ -170,6 +182,7 @@ class ProcessMember:
     ready: Fields
     join: Callable[[], Awaitable[None]]
     health: HealthSource = Health
+    disk_bytes: Callable[[], tuple[int, int]] = lambda: (0, 0)
 
 
 Build = Callable[[Surroundings], ProcessMember]
@@ -242,7 +255,7 @@ def run(
         folder.close()
 
 
-class _Started:
+class StartedMember:
     """A member whose failed start is reported in one line."""
 
     def __init__(self, member: ProcessMember) -> None:
@@ -256,6 +269,12 @@ class _Started:
         self.name = member.service.name
 
     async def start(self) -> None:
+        """Join the cluster and start the member.
+
+        Raises:
+            StartError: it cannot serve.
+            WrongCluster, DataFolderError: its data folder is not the right one.
+        """
         try:
             await self._member.join()
             await self._member.service.start()
@@ -266,6 +285,7 @@ class _Started:
             raise StartError(f"{self.name} cannot start: {one_line(error)}") from error
 
     async def stop(self, grace_s: float) -> None:
+        """Stop the member."""
         await self._member.service.stop(grace_s)
 
 
@@ -285,7 +305,7 @@ async def _serve(
     metrics = observed.metrics
     files = audit_files(config.node, metrics)
     audit = files[0] if files else NoAuditSink()
-    certificate = await asyncio.to_thread(_certificate, role, config, metrics, audit)
+    certificate = await asyncio.to_thread(peer_certificate, role, config, metrics, audit)
     member = build(
         Surroundings(
             config=config,
@@ -334,14 +354,14 @@ async def _serve(
         return fields
 
     ready = ReadyLine(told, health, as_json=place.is_supervised)
-    services += [*files, _Started(member), ready]
+    services += [*files, StartedMember(member), ready]
     lifecycle = Lifecycle(services, grace_s=config.node.drain_ms / 1_000, clock=clock)
     await lifecycle.run()
     metrics.close()
     sys.stdout.flush()
 
 
-def _certificate(
+def peer_certificate(
     role: FolderRole, config: ClusterConfig, metrics: Metrics, audit: AuditSink
 ) -> PeerCertificate | None:
     """Return the certificates of the process, loaded; None: plaintext.

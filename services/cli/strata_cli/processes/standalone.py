@@ -55,12 +55,12 @@ from strata_seglog.errors import LogError
 from strata_state.metadata import MetadataStoreError
 from strata_state.ports import StateError
 from strata_storage.cluster.hosting import ReplicaRefused
-from strata_storage.process.member import (
+from strata_storage.process.member import StorageMember
+from strata_storage.process.member_setup import (
     MemberIdentity,
     MemberNetwork,
     MemberOptions,
     MemberSetup,
-    StorageMember,
 )
 from strata_tier.store import StoreError
 

@@ -17,7 +17,12 @@ from strata_runtime.runtime import Runtime
 from strata_seglog.errors import LogError
 from strata_state.metadata import MetadataStoreError
 from strata_state.ports import StateError
-from strata_storage.process.member import MemberIdentity, MemberNetwork, MemberSetup, StorageMember
+from strata_storage.process.member import StorageMember
+from strata_storage.process.member_setup import (
+    MemberIdentity,
+    MemberNetwork,
+    MemberSetup,
+)
 
 
 def run(config: ClusterConfig, data_dir: Path, place: MachinePlace = ALONE) -> None:
@@ -64,12 +69,22 @@ def build(around: Surroundings) -> ProcessMember:
             open_channel=around.open_channel,
         ),
         runtime=Runtime(around.clock, random.random, metrics, around.on_fatal, around.tracer),
-        setup=MemberSetup(config.tier, storage_plugins(config.plugins, config.storage)),
+        setup=MemberSetup(
+            config.tier,
+            storage_plugins(config.plugins, config.storage),
+            block_cache=around.shared.block_cache if around.shared is not None else None,
+        ),
     )
+
+    def disk_bytes() -> tuple[int, int]:
+        use = member.disk_use()
+        return use.used_bytes, use.quota_bytes
+
     return ProcessMember(
         member,
         (LogError, StateError, MetadataStoreError),
         lambda: {"storage": advertised[0], "node": node_id},
         partial(around.join, FolderRole.STORAGE, nameservers, None),
         member.health,
+        disk_bytes,
     )

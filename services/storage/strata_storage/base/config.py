@@ -14,6 +14,7 @@ from strata_state.flush import FlushOptions
 from strata_state.rocksdb_store import RocksdbOptions
 from strata_storage.base.dedupe import DedupeOptions
 from strata_storage.base.disk_guard import DiskGuardOptions
+from strata_storage.base.disk_quota import DiskQuotaOptions
 from strata_storage.base.removed_replicas import AsideOptions
 from strata_storage.base.watchers import WatcherOptions
 
@@ -157,6 +158,7 @@ class StorageOptions:
         rocksdb: memory of the row store.
         retention: what leaves the disk.
         disk: marks at which work is refused (rule 11).
+        quota: the node's share of its disk.
         aside: how long removed replicas are kept.
         watch: streams to brokers.
         filter_steps_per_turn: what all filters together may cost in one turn of the event loop.
@@ -172,6 +174,7 @@ class StorageOptions:
     rocksdb: RocksdbOptions = field(default_factory=RocksdbOptions)
     retention: RetentionOptions = field(default_factory=RetentionOptions)
     disk: DiskGuardOptions = field(default_factory=DiskGuardOptions)
+    quota: DiskQuotaOptions = field(default_factory=DiskQuotaOptions)
     aside: AsideOptions = field(default_factory=AsideOptions)
     watch: WatcherOptions = field(default_factory=WatcherOptions)
     filter_steps_per_turn: int = 10_000
@@ -320,6 +323,35 @@ class StorageConfig(Section):
         ge=0,
         description="Free disk below which appends are refused.",
     )
+    disk_quota_ratio: float = Field(
+        default=_OPTIONS.quota.quota_ratio,
+        gt=0,
+        le=1,
+        description="Share of its disk that this node may use with its CommitLog, consume queue "
+        "and index, as quotaPercentForDiskPartition; above it appends are refused.",
+    )
+    logical_disk_clean_ratio: float = Field(
+        default=_OPTIONS.quota.logical_clean_ratio,
+        gt=0,
+        le=1,
+        description="Share of that quota above which the oldest messages are deleted before their "
+        "retention ends, as logicalDiskSpaceCleanForciblyThreshold; it counts with a "
+        "`disk_quota_ratio` below 1.",
+    )
+    disk_clean_ratio: float = Field(
+        default=_OPTIONS.quota.clean_ratio,
+        gt=0,
+        le=1,
+        description="Use of the whole disk above which the oldest messages are deleted before "
+        "their retention ends, as diskSpaceCleanForciblyRatio; 1: never.",
+    )
+    disk_warning_ratio: float = Field(
+        default=_OPTIONS.disk.refuse_appends_used_ratio,
+        gt=0,
+        le=1,
+        description="Use of the whole disk above which appends are refused, as "
+        "diskSpaceWarningLevelRatio; 1: only `refuse_appends_free_bytes` counts.",
+    )
     ballast_bytes: int = Field(
         default=512 * _MIB,
         ge=0,
@@ -416,6 +448,10 @@ class StorageConfig(Section):
                 refuse_appends_free_bytes=self.refuse_appends_free_bytes,
                 refuse_most_free_bytes=self.refuse_appends_free_bytes // 2,
                 stop_free_bytes=self.refuse_appends_free_bytes // 8,
+                refuse_appends_used_ratio=self.disk_warning_ratio,
+            ),
+            quota=DiskQuotaOptions(
+                self.disk_quota_ratio, self.logical_disk_clean_ratio, self.disk_clean_ratio
             ),
             aside=AsideOptions(self.removed_replica_retention_ms, self.max_removed_replica_bytes),
             filter_steps_per_turn=self.filter_steps_per_turn,

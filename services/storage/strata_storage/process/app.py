@@ -33,8 +33,9 @@ from strata_seglog.ports import Disk
 from strata_seglog.real_disk import RealDisk
 from strata_state.flush import Flusher
 from strata_state.ports import StateStore
-from strata_state.rocksdb_store import RocksdbStore
+from strata_state.rocksdb_store import RocksdbStore, SharedBlockCache
 from strata_storage.base.config import StorageConfig, StorageOptions
+from strata_storage.base.disk_quota import QuotaDisk
 from strata_storage.base.errors import Refused
 from strata_storage.base.hosted import HostedGroup
 from strata_storage.base.jobs import NodeThreads
@@ -138,12 +139,14 @@ class StorageSetup:
         tier: where old messages go; None: there is no tier.
         plugins: their commands and rows.
         forwarder: brings messages that waited to the raft group that has their queue now.
+        block_cache: shared with other storage nodes of the process; None: the node has its own.
     """
 
     retention: RetentionSource | None = None
     tier: TierSetup | None = None
     plugins: Sequence[StoragePlugin] = ()
     forwarder: QueueForwarder | None = None
+    block_cache: SharedBlockCache | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +241,7 @@ class StorageApp:
         self._random_ticks = runtime.random_between
         self._tracer = runtime.tracer
         self._forwarder = setup.forwarder
+        self._block_cache = setup.block_cache
         self._running: _Running | None = None
         self.endpoint = ""
         self._logger = get_logger("storage")
@@ -331,17 +335,17 @@ class StorageApp:
 
     async def _open(self, writer: WriterThread) -> _Running:
         options = self._config.options()
-        disk = self._disk or RealDisk(self._folder / "log")
+        state = self._folder / "state"
+        disk = self._disk or QuotaDisk(self._folder / "log", [state], options.quota)
         log = await writer(lambda: self._open_log(disk))
         tier = None
         if self._tier is not None:
             tier = await open_tier(self._tier, self._folder, log, self._clock, self._metrics)
-        state = self._folder / "state"
         store: StateStore
         if self._store is not None:
             store = self._store
         else:
-            store = await writer(lambda: RocksdbStore(state, options.rocksdb))
+            store = await writer(lambda: RocksdbStore(state, options.rocksdb, self._block_cache))
         threads = _Threads(writer, options)
         raft = self._raft(log, writer, threads.catch_up)
         tasks = Tasks("storage", self._on_fatal)

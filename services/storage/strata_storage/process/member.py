@@ -14,26 +14,21 @@ own copy, finds its peers, elects and serves (rule 16).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from strata.meta.v1 import meta_pb2 as meta
-from strata_angelia.cluster_id import ClusterId
-from strata_angelia.ports import Channel, Server
+from strata_angelia.ports import Server
 from strata_metadata import (
     META_SERVICE,
     CachedMetaServicer,
     ClusterView,
     MetadataCache,
     MetadataClient,
-    MetadataClientOptions,
     MetadataFollower,
-    MetadataFollowerOptions,
     NodePresence,
-    PresenceOptions,
-    WatchOptions,
 )
 from strata_metadata.channels import Channels
 from strata_metadata.follower import MetadataSources
@@ -49,124 +44,30 @@ from strata_state.metadata import MetadataStore
 from strata_state.metadata_rocksdb import RocksDbMetadataStore
 from strata_storage.base.config import StorageConfig
 from strata_storage.base.directory import Directory
+from strata_storage.base.disk_quota import DiskUse
 from strata_storage.cluster.heartbeats import Heartbeats, HeartbeatSources
 from strata_storage.cluster.hosting import Hosting
 from strata_storage.cluster.leave import hand_over_all
 from strata_storage.cluster.member_health import MemberHealth, OtherNodes
-from strata_storage.cluster.queue_moves import QueueMoveOptions, QueueMoves
-from strata_storage.cluster.reconciler import Reconciler, ReconcilerOptions
-from strata_storage.cluster.slot_moves import SlotMoveOptions, SlotMoves
+from strata_storage.cluster.queue_moves import QueueMoves
+from strata_storage.cluster.reconciler import Reconciler
+from strata_storage.cluster.slot_moves import SlotMoves
 from strata_storage.cluster.slot_plan import grants_of
-from strata_storage.group.node_plugins import StoragePlugin
 from strata_storage.leading.pending.forwarding import Forwarding
-from strata_storage.process.app import NodePlace, NodeStores, Peers, StorageApp, StorageSetup
+from strata_storage.process.app import NodePlace, Peers, StorageApp, StorageSetup
+from strata_storage.process.member_setup import (
+    MemberIdentity,
+    MemberNetwork,
+    MemberOptions,
+    MemberSetup,
+    MemberStores,
+)
 from strata_storage.process.servers import Servers
 from strata_storage.rows.machine import GroupMachine
-from strata_storage.tiering.config import TierConfig
-from strata_storage.tiering.opening import DEFAULT_HOME, TierSetup
-from strata_tier.store import MemoryBucket
+from strata_storage.tiering.opening import TierSetup
 
 _MAX_CHANNELS = 512
 _HEALTH_AFTER_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class MemberIdentity:
-    """Identity of the node.
-
-    Attributes:
-        node_id: from its data folder.
-        boot_id: drawn at random when the process started.
-        rack: failure domain; empty: none.
-        machine: what it shares with other nodes; empty: it is a machine of its own.
-        machine_nodes: storage nodes that the machine starts together.
-        cluster: that the process belongs to; None: that of whoever takes it in.
-    """
-
-    node_id: str
-    boot_id: int
-    rack: str = ""
-    machine: str = ""
-    machine_nodes: int = 1
-    cluster: ClusterId | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MemberStores:
-    """Stores in place of a node's files.
-
-    Attributes:
-        node: its log and rows.
-        metadata: the copy of the metadata; None: RocksDB.
-    """
-
-    node: NodeStores = field(default_factory=NodeStores)
-    metadata: MetadataStore | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MemberSetup:
-    """Parts of a node beside its core.
-
-    Attributes:
-        tier: the section `[tier]`; None: there is no tier.
-        plugins: their commands and rows.
-        buckets: of a tier at `memory://NAME`.
-        tier_home: folder of the tier's objects if `tier` names none.
-        shown_elsewhere: a broker of the same process shows how the metadata is followed and how
-            the cluster does; these metrics would be there twice.
-    """
-
-    tier: TierConfig | None = None
-    plugins: Sequence[StoragePlugin] = ()
-    buckets: dict[str, MemoryBucket] = field(default_factory=dict)
-    tier_home: str = DEFAULT_HOME
-    shown_elsewhere: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class MemberNetwork:
-    """How the node is reached and whom it reaches.
-
-    Attributes:
-        servers: serve the same services; Angelia tcp first. Started and stopped by the member.
-        nameservers: endpoints of all nameservers.
-        open_channel: makes a channel to an endpoint.
-        advertised: endpoints that others are told, in the order of `servers`; empty: those that
-            the servers listen on.
-    """
-
-    servers: Sequence[Server]
-    nameservers: Sequence[str]
-    open_channel: Callable[[str], Channel]
-    advertised: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class MemberOptions:
-    """Times and limits beside those of the storage node itself.
-
-    Attributes:
-        register_wait_ms: how long the first start waits for a nameserver.
-        metadata_sync_ms: how often the copy of the metadata is made durable.
-        hand_over_ms: how long a stop may take to give leaderships away.
-        needs_all_replicas: a replica that cannot be hosted ends the start, which tells why.
-        watch: limits of the read-only metadata service.
-        client, follower, presence: of the traffic with nameservers.
-        reconciler, moves, slot_moves: of the work for raft groups led here.
-    """
-
-    register_wait_ms: int = 10_000
-    metadata_sync_ms: int = 5_000
-    hand_over_ms: int = 2_000
-    needs_all_replicas: bool = False
-    watch: WatchOptions = field(default_factory=WatchOptions)
-    client: MetadataClientOptions = field(default_factory=MetadataClientOptions)
-    follower: MetadataFollowerOptions = field(default_factory=MetadataFollowerOptions)
-    presence: PresenceOptions = field(default_factory=PresenceOptions)
-    reconciler: ReconcilerOptions = field(default_factory=ReconcilerOptions)
-    moves: QueueMoveOptions = field(default_factory=QueueMoveOptions)
-    slot_moves: SlotMoveOptions = field(default_factory=SlotMoveOptions)
 
 
 @dataclass(slots=True)
@@ -247,6 +148,10 @@ class StorageMember:
         if running is None or running.health is None:
             return Health(serves=False)
         return running.health.health()
+
+    def disk_use(self) -> DiskUse:
+        """Return the use of the node's share of its disk; nothing where it does not run."""
+        return DiskUse() if self._running is None else self._running.app.node.disk_guard.use
 
     async def start(self) -> None:
         """Open the data, host what the copy of the metadata says, serve, register.
@@ -376,7 +281,9 @@ class StorageMember:
             NodePlace(node_id, self._folder),
             servers,
             runtime=self._runtime,
-            setup=StorageSetup(self.view, tier, self._setup.plugins, forwarder),
+            setup=StorageSetup(
+                self.view, tier, self._setup.plugins, forwarder, self._setup.block_cache
+            ),
             stores=self._stores,
             peers=Peers(peering, self._directory.node_of, self._grants_of, self._cluster_id),
         )

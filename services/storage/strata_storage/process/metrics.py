@@ -246,6 +246,18 @@ METRICS: tuple[MetricSpec, ...] = (
         "Bytes of the log that a restart would replay.",
     ),
     MetricSpec("strata_storage_disk_mark", "gauge", "1", "Disk mark: 0 normal to 3 stop."),
+    MetricSpec(
+        "strata_storage_quota_bytes",
+        "gauge",
+        "bytes",
+        "The node's share of its disk (storage.disk_quota_ratio).",
+    ),
+    MetricSpec(
+        "strata_storage_quota_used_bytes",
+        "gauge",
+        "bytes",
+        "Bytes of the CommitLog, consume queue and index in that share.",
+    ),
     MetricSpec("strata_storage_disk_free", "gauge", "bytes", "Free room on the log's disk."),
     *TIER_METRICS,
 )

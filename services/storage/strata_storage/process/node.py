@@ -26,6 +26,7 @@ from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_state.ports import StateError
 from strata_storage.base.disk_guard import DiskGuard, DiskMark
+from strata_storage.base.disk_quota import use_of
 from strata_storage.base.errors import Refused
 from strata_storage.base.hosted import HostedGroup
 from strata_storage.base.jobs import NodeThreads
@@ -413,7 +414,8 @@ class StorageNode:
 
     async def retain_once(self) -> None:
         """Trim what is too old or too much, then give segments back to the disk."""
-        floors = self.tiering.floors = self._keeping.reclaimer.floor_indexes()
+        excess_bytes = self.disk_guard.use.excess_bytes
+        floors = self.tiering.floors = self._keeping.reclaimer.floor_indexes(excess_bytes)
         # Side by side: one that waits for its quorum, or has many queues, holds up no other.
         async with asyncio.TaskGroup() as trims:
             for engine in self.engines():
@@ -429,7 +431,7 @@ class StorageNode:
         await self._keeping.reclaimer.reclaim(
             self.engines(),
             self._replicas,
-            disk_is_low=self.disk_guard.mark > DiskMark.NORMAL,
+            disk_is_low=self.disk_guard.is_low,
         )
         self._raft.log_trimmed()
 
@@ -460,7 +462,8 @@ class StorageNode:
         """Note how full the disk is; give the ballast back or take it again."""
         before = self.disk_guard.mark
         try:
-            mark = self.disk_guard.observe(await self._threads.flush(self._data.disk.space))
+            space = await self._threads.flush(self._data.disk.space)
+            mark = self.disk_guard.observe(space, use_of(self._data.disk))
             if mark != before:
                 self._logger.warning("disk mark", mark=mark.name, before=before.name)
                 # At once: who leads here and is refused now may be led where there is room.
@@ -505,6 +508,8 @@ class StorageNode:
         metrics.gauge("strata_storage_state_memory", self._data.store.memory_bytes)
         metrics.gauge("strata_storage_unflushed_log", self._keeping.flushes.unflushed_bytes)
         metrics.gauge("strata_storage_disk_mark", lambda: int(self.disk_guard.mark))
+        metrics.gauge("strata_storage_quota_bytes", lambda: self.disk_guard.use.quota_bytes)
+        metrics.gauge("strata_storage_quota_used_bytes", lambda: self.disk_guard.use.used_bytes)
         metrics.gauge("strata_storage_disk_free", lambda: self.disk_guard.space.free_bytes)
 
     def _used(self) -> list[tuple[float, dict[str, str]]]:

@@ -113,14 +113,20 @@ class Reclaimer:
         except _NOT_NOW as error:
             self._logger.warning("the oldest segment stays", reason=str(error))
 
-    def floor_indexes(self) -> dict[int, int]:
+    def floor_indexes(self, excess_bytes: int = 0) -> dict[int, int]:
         """Return per replica id the first index to keep so that the log keeps to its size.
 
         Messages go early only when relocation cannot make room; empty: none has to.
+
+        Args:
+            excess_bytes: that the node's quota of the disk demands back.
         """
-        excess = self._log.end_position - self._log.first_position - self._options.max_log_bytes
+        excess, limit = excess_bytes, self._options.max_log_bytes
+        if limit:
+            held = self._log.end_position - self._log.first_position
+            excess = max(excess, held - limit)
         floors: dict[int, int] = {}
-        if not self._options.max_log_bytes or not self.at_limit:
+        if not self.at_limit:
             return floors
         for segment in self._log.segments():
             if not segment.sealed or excess <= 0:
