@@ -191,6 +191,14 @@ class BenchEdge:
         """Nothing is wrong."""
         return Health()
 
+    def connections(self) -> int | None:
+        """Nobody is connected."""
+        return None
+
+    async def send_away(self, most: int) -> Sequence[str]:
+        """Nobody is connected."""
+        return ()
+
     async def drain(self, timeout_s: float) -> None:
         """Nobody is connected."""
 

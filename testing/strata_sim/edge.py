@@ -100,6 +100,14 @@ class SimEdge:
         """See `ports.Edge.health`: there is no certificate."""
         return Health()
 
+    def connections(self) -> int | None:
+        """See `ports.Edge.connections`: nothing here lasts longer than a call."""
+        return None
+
+    async def send_away(self, most: int) -> Sequence[str]:
+        """See `ports.Edge.send_away`: nobody stays."""
+        return ()
+
     async def drain(self, timeout_s: float) -> None:
         """See `ports.Edge.drain`: a simulated client makes a connection for each call."""
         self._network.unlisten(self.endpoint, self)

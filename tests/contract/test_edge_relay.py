@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from strata_edge.connection_guard import ConnectionGuard, Debt
-from strata_edge.front import Front, FrontConfig, tls_context
+from strata_edge.front import Front, tls_context
+from strata_edge.front_config import FrontConfig
 from strata_edge.guard_limits import GuardLimits
 from strata_edge.http2_frames import GOAWAY
 from strata_edge.large_requests import LargeRequests
@@ -291,7 +292,7 @@ class FrontUnderTest:
 
     def close(self) -> None:
         """Free every descriptor; the front's own with it."""
-        self.control.send(b"drain")
+        self.control.send(b"drain\n")
         for end in (*self.clients, self.server):
             end.close()
         self.serve()
@@ -369,7 +370,7 @@ def test_a_drain_sends_everybody_away(front: FrontUnderTest) -> None:
     queued = socket.create_connection(front.address)
     queued.setblocking(False)
     front.clients.append(queued)
-    front.control.send(b"drain")
+    front.control.send(b"drain\n")
     front.serve()
     assert served.recv(99) == frame(3) + GOAWAY
     with pytest.raises(OSError, match="refused"):

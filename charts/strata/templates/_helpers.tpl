@@ -143,7 +143,11 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- $namespace := $root.Release.Namespace -}}
 {{- if eq .component "edge" -}}
 {{- $hosts := list "localhost" -}}
-{{- range $component := ternary (list "broker" "operators") (list "standalone") (eq $root.Values.mode "cluster") -}}
+{{- $components := ternary (list "broker" "operators") (list "standalone") (eq $root.Values.mode "cluster") -}}
+{{- if and $root.Values.console.enabled $root.Values.console.tls -}}
+{{- $components = append $components "console" -}}
+{{- end -}}
+{{- range $component := $components -}}
 {{- $name := include "strata.name" (dict "root" $root "component" $component) -}}
 {{- $short := printf "%s.%s" $name $namespace -}}
 {{- $hosts = concat $hosts (list $name $short (printf "%s.svc" $short) (printf "%s.svc.%s" $short $root.Values.clusterDomain)) -}}

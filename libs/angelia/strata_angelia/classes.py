@@ -63,7 +63,7 @@ _RPCS: Mapping[CallClass, Mapping[str, tuple[str, ...]]] = {
     CallClass.CONTROL: {
         _STORAGE: (
             *("Flush", "ResetConsumer", "Watch", "Seal", "Open", "Rehash", "Drop", "GetStatus"),
-            "TransferLeadership",
+            *("TransferLeadership", "Purge"),
         ),
     },
     CallClass.RELEASE: {

@@ -73,7 +73,7 @@ _STORAGE = _Service(
             *("ForwardToDeadLetter", "Flush", "GetOffsets", "GetConsumerState"),
             *("GetConsumerTopics", "GetConsumers", "ResetConsumer", "Query", "Trace", "Watch"),
             *("ReportClients", "Seal", "Rehash", "Drop", "EndTransaction", "Recall"),
-            *("ListPending", "TransferLeadership", "GetWindow"),
+            *("ListPending", "TransferLeadership", "GetWindow", "Purge"),
         ),
         # A storage node forwards pending messages.
         (BROKER, STORAGE): ("Append",),
@@ -112,7 +112,9 @@ SERVICES: Mapping[str, _Service] = MappingProxyType(
         "strata.kv.v1.KvStorageService": _TABLES,
         "strata.raft.v1.RaftService": _RAFT,
         "strata.broker.v1.PeerService": _Service(
-            frozenset({BROKER}), {(BROKER,): ("ListClients", "CommandClient")}, among_equals=True
+            frozenset({BROKER}),
+            {(BROKER,): ("ListClients", "CommandClient", "CountConnections")},
+            among_equals=True,
         ),
     }
 )

@@ -31,16 +31,16 @@ import sys
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from strata_edge.connection_guard import ConnectionGuard, Debt
-from strata_edge.guard_limits import GuardLimits
+from strata_edge.front_config import FrontConfig, FrontReport
 from strata_edge.large_requests import LargeRequests
 from strata_edge.relay import Poller, Relay
-from strata_runtime.tls_policy import TlsPolicy
 
 _TLS_HANDSHAKE = b"\x16"
 _PR_SET_PDEATHSIG = 1
@@ -48,61 +48,8 @@ _MAX_ACCEPTS = 64  # per round, so that connected clients are served in between
 _REPORT_INTERVAL_S = 1.0
 _RETRY_INTERVAL_S = 0.02
 _DRAIN_HANDSHAKE_S = 1.0
+_MAX_TOLD_AWAY = 1_000  # clients in one line to the parent
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-
-
-@dataclass(frozen=True, slots=True)
-class FrontConfig:
-    """Settings that the parent passes to the front on its command line, as JSON."""
-
-    listen_descriptor: int
-    control_descriptor: int
-    server_socket: str
-    certificate_file: str
-    key_file: str
-    tls_only: bool
-    tls_policy: TlsPolicy
-    max_connections: int
-    max_connections_per_address: int
-    relay_buffer_bytes: int
-    handshake_timeout_ms: int
-    max_large_request_bytes: int
-    guard: GuardLimits
-
-    def to_json(self) -> str:
-        """For the command line."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """From the command line."""
-        values = json.loads(text)
-        policy = values["tls_policy"]
-        records = {
-            "guard": GuardLimits(**values["guard"]),
-            "tls_policy": TlsPolicy(policy["min_version"], tuple(policy["ciphers"])),
-        }
-        return cls(**values | records)
-
-
-@dataclass(slots=True)
-class FrontReport:
-    """Report of the front to its parent, one JSON line at a time; totals since its start."""
-
-    connections: int = 0
-    refused: int = 0
-    tls_failures: int = 0
-    handshake_timeouts: int = 0
-    plaintext_refused: int = 0
-    # Times a connection was not read for a while, and connections that were ended.
-    pauses: int = 0
-    ended: int = 0
-    # Now: bytes of large requests under way, and how many of them wait.
-    large_bytes: int = 0
-    large_waiting: int = 0
-    # Times the certificate was read again, and why it could not be the last time.
-    certificates: int = 0
-    certificate_error: str = ""
 
 
 class _Newcomer(NamedTuple):
@@ -153,6 +100,10 @@ class Front:
         self._report = FrontReport()
         self._reported = FrontReport()
         self._certificate_seen = _versions(config)
+        # The beginning of an order of the parent.
+        self._said = b""
+        # Clients that were asked to go, and of whom the parent has not heard.
+        self._sent_away: list[str] = []
         self._accepting = False
         self._draining = False
         self._serial = 0
@@ -231,13 +182,33 @@ class Front:
 
     def _on_control(self, _: int) -> None:
         try:
-            command = self._control.recv(64)
+            said = self._control.recv(64)
         except ConnectionError:
-            command = b""
-        if not command:
+            said = b""
+        if not said:
             raise SystemExit(0)  # the parent is gone
-        if not self._draining:
-            self._drain()
+        *orders, self._said = (self._said + said).split(b"\n")
+        for order in orders:
+            if order.startswith(b"away "):
+                self._send_some_away(int(order[5:]))
+            elif not self._draining:
+                self._drain()
+
+    def _send_some_away(self, most: int) -> None:
+        """Ask clients to go, those first that came first, and tell the parent which.
+
+        The newest client was perhaps sent here by another broker a moment ago.
+        """
+        staying = (relay for relay in self._relays.values() if not relay.leaving)
+        for relay in list(islice(staying, most)):
+            self._sent_away.append(relay.peer())
+            self._report.sent_away += 1
+            self._report.leaving += 1
+            relay.leave()
+        told = self._sent_away[:_MAX_TOLD_AWAY]
+        if self._tell(json.dumps({"sent_away": told})):
+            del self._sent_away[: len(told)]
+        self._send_report()
 
     def _drain(self) -> None:
         """Take what has connected already, close the port, send everybody away."""
@@ -406,7 +377,9 @@ class Front:
         return f"\0strata-front/{os.getpid()}/{self._serial}/{host}:{port}"
 
     def _on_relay_closed(self, descriptor: int, guard: ConnectionGuard) -> None:
-        self._relays.pop(descriptor, None)
+        relay = self._relays.pop(descriptor, None)
+        if relay is not None and relay.leaving:
+            self._report.leaving -= 1
         if guard.fault:
             self._report.ended += 1
         self._forget(descriptor)
@@ -438,11 +411,13 @@ class Front:
             self._reported = FrontReport(**asdict(self._report))
             self._tell(json.dumps(asdict(self._report)))
 
-    def _tell(self, line: str) -> None:
+    def _tell(self, line: str) -> bool:
         # A busy parent misses a report; the next one has the totals. A lost parent is noticed
         # by `_on_control`.
         with contextlib.suppress(BlockingIOError, ConnectionError):
             self._control.send(line.encode() + b"\n")
+            return True
+        return False
 
 
 def tls_context(config: FrontConfig) -> ssl.SSLContext:

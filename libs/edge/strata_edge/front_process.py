@@ -8,16 +8,18 @@ runs gRPC's fork handlers among its threads, and that sometimes aborts.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from strata_edge.certificate import watch_of
-from strata_edge.front import FrontConfig, FrontReport
+from strata_edge.front_config import FrontConfig, FrontReport
 from strata_edge.listener import open_listener
 from strata_edge.options import EdgeOptions
 from strata_edge.socket_folder import sweep
@@ -32,6 +34,7 @@ from strata_runtime.tasks import Tasks
 # The server refuses a call with more headers than it may have; who sends so many more is cut off.
 _HEADERS_ON_THE_WIRE = 4
 _DRAIN_TIMEOUT_S = 2.0
+_ANSWER_TIMEOUT_S = 2.0
 _MIN_RESTART_PAUSE_S = 0.05
 _MAX_RESTART_PAUSE_S = 5.0
 
@@ -64,6 +67,9 @@ class FrontProcess:
         # Ready, or it said why it cannot be.
         self._decided = asyncio.Event()
         self._failure = ""
+        # Clients that the front has sent away, for the caller; and that the front has answered.
+        self._sent_away: list[str] = []
+        self._answered = asyncio.Event()
         self._stopping = False
         self._report = FrontReport()
         self._restarts = metrics.counter("strata_edge_front_restarts_total")
@@ -72,10 +78,12 @@ class FrontProcess:
         self._handshake_timeouts = metrics.counter("strata_edge_handshake_timeouts_total")
         self._pauses = metrics.counter("strata_edge_connection_pauses_total")
         self._ended = metrics.counter("strata_edge_ended_connections_total")
+        self._away_total = metrics.counter("strata_edge_sent_away_total")
         self._plaintext_refused = metrics.counter("strata_edge_plaintext_refused_total")
         self._watch = watch_of(self._certificate, metrics)
         self._gauges = (
             metrics.gauge("strata_edge_connections", lambda: self._report.connections),
+            metrics.gauge("strata_edge_leaving_connections", lambda: self._report.leaving),
             metrics.gauge("strata_edge_connections_maximum", lambda: options.max_connections),
             metrics.gauge("strata_edge_large_request_bytes", lambda: self._report.large_bytes),
             metrics.gauge("strata_edge_large_requests_waiting", self._large_waiting),
@@ -132,6 +140,22 @@ class FrontProcess:
             return health
         problem = not_read(self._certificate, error)
         return Health(problems=(*health.problems, problem))
+
+    def connections(self) -> int:
+        """Return how many clients are connected and were not asked to go."""
+        return self._report.connections - self._report.leaving
+
+    async def send_away(self, most: int) -> Sequence[str]:
+        """See `ports.Edge.send_away`; an answer that is late comes with the next one."""
+        if self._writer is None or self._stopping or most <= 0:
+            return ()
+        self._answered.clear()
+        self._writer.write(b"away %d\n" % most)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+                await self._answered.wait()
+        told, self._sent_away = self._sent_away, []
+        return told
 
     def drain(self) -> None:
         """Close the port and send clients away; the front ends with its last relay."""
@@ -211,6 +235,7 @@ class FrontProcess:
             self._writer.close()
             self._writer = None
             self._report = FrontReport()
+            self._answered.set()
         await asyncio.to_thread(self._process.wait)
 
     def _take(self, line: bytes) -> None:
@@ -225,6 +250,10 @@ class FrontProcess:
             self._failure = f"{self._files}: {told['failed']}"
             self._decided.set()
             return
+        if "sent_away" in told and len(told) == 1:
+            self._sent_away += filter(None, told["sent_away"])
+            self._answered.set()
+            return
         report = FrontReport(**told)
         self._refused.add(report.refused - self._report.refused)
         self._tls_failures.add(report.tls_failures - self._report.tls_failures)
@@ -232,6 +261,7 @@ class FrontProcess:
         self._plaintext_refused.add(report.plaintext_refused - self._report.plaintext_refused)
         self._pauses.add(max(0, report.pauses - self._report.pauses))
         self._ended.add(max(0, report.ended - self._report.ended))
+        self._away_total.add(max(0, report.sent_away - self._report.sent_away))
         if report.certificates != self._report.certificates:
             self._log.warning("certificate reloaded for new connections", file=self._files)
             self._watch.read()

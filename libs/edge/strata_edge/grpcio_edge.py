@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import grpc
@@ -125,6 +125,14 @@ class GrpcioEdge:
     def health(self) -> Health:
         """See `ports.Edge.health`."""
         return self._front.health() if self._front is not None else Health()
+
+    def connections(self) -> int | None:
+        """See `ports.Edge.connections`; without a front grpcio does not tell."""
+        return self._front.connections() if self._front is not None else None
+
+    async def send_away(self, most: int) -> Sequence[str]:
+        """See `ports.Edge.send_away`; without a front nobody is sent away."""
+        return await self._front.send_away(most) if self._front is not None else ()
 
     async def drain(self, timeout_s: float) -> None:
         """See `ports.Edge.drain`. Without a front nobody can be sent away before the stop."""

@@ -68,6 +68,18 @@ METRICS: tuple[MetricSpec, ...] = (
         "Client connections closed because of endless headers or a stalled large request.",
     ),
     MetricSpec(
+        "strata_edge_sent_away_total",
+        "counter",
+        "1",
+        "Client connections whose clients were asked to connect again while the port stayed open.",
+    ),
+    MetricSpec(
+        "strata_edge_leaving_connections",
+        "gauge",
+        "1",
+        "Client connections that are still open though their clients were asked to connect again.",
+    ),
+    MetricSpec(
         "strata_edge_large_request_bytes",
         "gauge",
         "bytes",

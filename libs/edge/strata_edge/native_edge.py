@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     import strata_edge_native
 
 _STREAMING_HOT_METHODS = frozenset({"ReceiveMessage"})
+_SENT_AWAY = 5  # kind of an event, after those of native_rare.py
 _GOODBYE_S = 1.0  # for connections without calls, when the edge stops
 
 
@@ -81,6 +83,8 @@ class NativeEdge:
         self._labels = [{"method": method} for method in HOT_METHODS]
         self._loop: asyncio.AbstractEventLoop | None = None
         self._moved = asyncio.Event()
+        # Callers of `send_away` that wait for their answer, in the order of their calls.
+        self._asked: deque[asyncio.Future[Sequence[str]]] = deque()
         self.port = 0
 
     def add_unary(self, path: str, handler: UnaryHandler) -> None:
@@ -127,6 +131,19 @@ class NativeEdge:
         """See `ports.Edge.health`."""
         return self._certificate.health() if self._certificate is not None else Health()
 
+    def connections(self) -> int | None:
+        """See `ports.Edge.connections`."""
+        return self._numbers.connections() - self._numbers.now("Leaving")
+
+    async def send_away(self, most: int) -> Sequence[str]:
+        """See `ports.Edge.send_away`."""
+        if self._loop is None or most <= 0:
+            return ()
+        told: asyncio.Future[Sequence[str]] = self._loop.create_future()
+        self._asked.append(told)
+        self._server.send_some_away(most)
+        return await told
+
     async def drain(self, timeout_s: float) -> None:
         """See `ports.Edge.drain`."""
         if self._loop is None:
@@ -144,6 +161,8 @@ class NativeEdge:
             await asyncio.to_thread(self._server.stop)
             loop.remove_reader(self._server.event_descriptor)
             self._on_ready()  # what ended with the connections
+            while self._asked:
+                self._told_away(())
             await self._rare.stop()
         if self._certificate is not None:
             await self._certificate.close()
@@ -186,6 +205,8 @@ class NativeEdge:
             for kind, call_id, value in events:
                 if kind == self._rare.ENDED:
                     self._ended(call_id, value)
+                elif kind == _SENT_AWAY:
+                    self._told_away(value)
                 else:
                     self._rare.take(kind, call_id, value)
             if hot:
@@ -193,6 +214,11 @@ class NativeEdge:
         finally:
             self._server.flush()
             self._moved.set()
+
+    def _told_away(self, peers: Sequence[str]) -> None:
+        told = self._asked.popleft()
+        if not told.done():
+            told.set_result(peers)
 
     def _ended(self, call_id: int, callbacks: Sequence[strata_edge_native.Callback]) -> None:
         for callback in callbacks:

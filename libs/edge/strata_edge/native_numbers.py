@@ -24,12 +24,14 @@ _COUNTERS = {
     "PlaintextRefused": "strata_edge_plaintext_refused_total",
     "Pauses": "strata_edge_connection_pauses_total",
     "Ended": "strata_edge_ended_connections_total",
+    "SentAway": "strata_edge_sent_away_total",
 }
 _GAUGES = {
     "HotCalls": "strata_edge_hot_calls",
     "RareCalls": "strata_edge_rare_calls",
     "UnreadBytes": "strata_edge_unread_bytes",
     "Connections": "strata_edge_connections",
+    "Leaving": "strata_edge_leaving_connections",
     "LargeBytes": "strata_edge_large_request_bytes",
     "LargeWaiting": "strata_edge_large_requests_waiting",
 }

@@ -7,7 +7,7 @@ machine reach the port for clients, they are served there too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from strata_edge.passes import NativePasses
 from strata_edge.ports import (
@@ -85,6 +85,14 @@ class OperatorPort:
     def health(self) -> Health:
         """See `ports.Edge.health`."""
         return self._clients.health()
+
+    def connections(self) -> int | None:
+        """See `ports.Edge.connections`: those of clients."""
+        return self._clients.connections()
+
+    async def send_away(self, most: int) -> Sequence[str]:
+        """See `ports.Edge.send_away`."""
+        return await self._clients.send_away(most)
 
     async def drain(self, timeout_s: float) -> None:
         """See `ports.Edge.drain`; operators keep their port until the stop."""

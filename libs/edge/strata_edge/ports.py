@@ -166,6 +166,27 @@ class Edge(Protocol):
     def health(self) -> Health:
         """Return what is wrong with the edge itself: with its certificate."""
 
+    def connections(self) -> int | None:
+        """Return how many clients are connected, without those that were asked to go.
+
+        None: this edge cannot tell.
+        """
+
+    async def send_away(self, most: int) -> Sequence[str]:
+        """Ask some clients to make their next calls over another connection; the port stays open.
+
+        The clients that connected first are asked first. Calls under way and those on their way
+        are served, and a connection closes after its last call: streams that have no end of their
+        own, such as telemetry, are the handler's to end.
+
+        Args:
+            most: connections to ask; those that were asked before do not count.
+
+        Returns:
+            The addresses of the clients, as `CallInfo.peer` gives them; empty where an edge cannot
+            send single clients away.
+        """
+
     async def drain(self, timeout_s: float) -> None:
         """Take no new connection and send clients elsewhere; wait until they have gone.
 

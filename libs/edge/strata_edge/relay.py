@@ -111,6 +111,7 @@ class Relay:
         "_paused",
         "_poller",
         "guard",
+        "leaving",
         "received_bytes",
     )
 
@@ -132,6 +133,7 @@ class Relay:
         self._paused = False
         self.guard = guard
         self.received_bytes = 0
+        self.leaving = False
         # The server's bytes that the guard has seen have been passed on, too.
         self._between = True
         # Frames for the client that wait for a place between two of the server's.
@@ -154,6 +156,19 @@ class Relay:
     def send_away(self) -> None:
         """Tell the client to make its next calls over another connection, as soon as possible."""
         self._say(GOAWAY)
+
+    def leave(self) -> None:
+        """Send this client away, though the others stay."""
+        self.leaving = True
+        self.send_away()
+
+    def peer(self) -> str:
+        """Return the client's address, `host:port`; empty: it has gone."""
+        try:
+            host, port = self._ends[0].socket.getpeername()[:2]
+        except (OSError, IndexError):
+            return ""
+        return f"{host}:{port}"
 
     def resume(self) -> None:
         """Read the client again after a pause."""

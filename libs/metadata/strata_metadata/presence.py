@@ -25,6 +25,7 @@ from strata_metadata.rows import ROW_FORMAT
 from strata_runtime.clock import Clock, SystemClock
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
+from strata_runtime.version import VERSION
 
 _TELL_EVERY_S = 60.0
 
@@ -66,9 +67,11 @@ class NodePresence:
         self._node = meta_pb2.Node()
         self._node.CopyFrom(node)
         self._node.row_format = ROW_FORMAT
+        self._node.version = VERSION
         self._options = options
         self._cluster = own(cluster)
         self._clock = clock or SystemClock()
+        self._node.started_at_ms = self._clock.wall_ms()
         # The refusal that was written about last, and when.
         self._told: tuple[str, float] = ("", 0.0)
         self._make_heartbeat = make_heartbeat or self._plain

@@ -336,6 +336,7 @@ class BrokerApp:
                 telemetry=self._telemetry,
                 routes=self._routes,
                 transactions=self._transactions,
+                edge=self._edge,
             ),
             self._cluster,
             others=PeerNetwork(self._network, self._broker_channel),

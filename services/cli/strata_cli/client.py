@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -28,6 +29,7 @@ from strata.admin.v1 import admin_pb2_grpc
 from strata_cli.errors import CliError, UsageError
 from strata_cli.options import DEFAULT_ENDPOINT, Common, milliseconds
 from strata_cli.profiles import read_secret
+from strata_cli.readable import printable
 
 Response = TypeVar("Response")
 Metadata = tuple[tuple[str, str], ...]
@@ -98,6 +100,10 @@ class AdminClient:
         self._channel = _channel(self.endpoint, common)
         self.admin = admin_pb2_grpc.AdminServiceStub(self._channel)
         self._clients = _channel(clients, common) if clients else self._channel
+        self._tell(
+            f"endpoint {self.endpoint}, {'TLS' if common.tls or common.ca else 'plaintext'}, "
+            f"{'access key ' + common.access_key if common.access_key else 'no keys'}"
+        )
         self.messaging = service_pb2_grpc.MessagingServiceStub(self._clients)
 
     @property
@@ -111,13 +117,25 @@ class AdminClient:
         Raises:
             CallFailed: the broker refuses, or it does not answer in time.
         """
+        began_s, outcome = time.perf_counter(), "OK"
         try:
             return method(request, timeout=self.timeout_s, metadata=self.metadata())
         except grpc.RpcError as error:
+            outcome = str(error.code().name)
             raise self.failure(error) from None
         except ValueError as error:
             # grpcio's answer when somebody has closed the connection.
+            outcome = "closed"
             raise CallFailed(str(error), grpc.StatusCode.UNAVAILABLE) from None
+        finally:
+            name = type(request).__name__.removesuffix("Request")
+            took_ms = (time.perf_counter() - began_s) * 1_000
+            self._tell(f"{name}: {outcome} after {took_ms:.1f} ms")
+
+    def _tell(self, text: str) -> None:
+        """Write a line on standard error for `--verbose`."""
+        if self._common.verbose:
+            print(f"strata: {printable(text)}", file=sys.stderr)
 
     def metadata(self) -> Metadata:
         """Return the headers of one call, signed when there are keys."""

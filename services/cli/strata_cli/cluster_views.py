@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_cli.views import View
+
+
+def wall_ms() -> int:
+    """Return the time of this machine, in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
 
 
 def node_view(node: meta_pb2.Node, condition: admin_pb2.NodeCondition | None = None) -> View:
@@ -21,6 +28,9 @@ def node_view(node: meta_pb2.Node, condition: admin_pb2.NodeCondition | None = N
         "advertised_endpoint": node.advertised_endpoint,
         "rack": node.rack,
         "machine": node.machine,
+        "version": node.version,
+        "started_at_ms": node.started_at_ms,
+        "uptime_ms": max(0, wall_ms() - node.started_at_ms) if node.started_at_ms else None,
         "registered_at_ms": node.registered_at_ms,
         "state_since_ms": node.state_since_ms,
         "reason": condition.reason if condition is not None else "",

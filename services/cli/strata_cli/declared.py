@@ -1,7 +1,8 @@
 """Topics and consumer groups as a file says they should be (`strata apply`, `strata export`).
 
 The file is YAML or JSON with the lists `topics` and `groups`. Settings that an entry leaves out
-stay as they are, or have their defaults when it is created. Nothing is deleted.
+stay as they are, or have their defaults when it is created. Nothing is deleted unless that is asked
+for (`unnamed`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from strata_cli.client import AdminClient
 from strata_cli.errors import CliError, UsageError
 from strata_cli.options import milliseconds
 from strata_cli.views import View, group_view, topic_view
+from strata_mq.requests import OWN_PREFIX
 
 DEFAULT_QUEUES = 8
 DEFAULT_RETENTION_MS = 72 * 3_600_000
@@ -38,6 +40,7 @@ class DeclaredChange:
         namespace: of it.
         name: of it.
         is_new: it does not exist.
+        is_unnamed: the file does not name it, and it is deleted.
         fields: by name: (value now, value that the file wants).
     """
 
@@ -46,10 +49,13 @@ class DeclaredChange:
     name: str
     is_new: bool
     fields: Mapping[str, tuple[Any, Any]]
+    is_unnamed: bool = False
 
     @property
     def action(self) -> str:
-        """Whether it is created, updated or left alone."""
+        """Whether it is created, updated, deleted or left alone."""
+        if self.is_unnamed:
+            return "delete"
         if self.is_new:
             return "create"
         return "update" if self.fields else "none"
@@ -142,12 +148,51 @@ def compare(client: AdminClient, entries: Sequence[tuple[str, View]]) -> list[De
     return changes
 
 
+def unnamed(client: AdminClient, entries: Sequence[tuple[str, View]]) -> list[DeclaredChange]:
+    """Return what a file does not name: consumer groups first, as their topics go last.
+
+    Only kinds of which the file has an entry count, in the namespaces in which it has one. Topics
+    and consumer groups of StrataMQ itself, and dead-letter topics, are never among them.
+    """
+    named = {(kind, entry["namespace"], entry["name"]) for kind, entry in entries}
+    places = sorted({(kind, namespace) for kind, namespace, _ in named})
+    found: list[DeclaredChange] = []
+    for kind, namespace in places:
+        rows: Sequence[meta_pb2.Topic] | Sequence[meta_pb2.ConsumerGroup]
+        rows = (lags.topic_rows if kind == "topic" else lags.group_rows)(client, namespace)
+        found += [
+            DeclaredChange(
+                kind=kind,
+                namespace=namespace,
+                name=row.name,
+                is_new=False,
+                fields={},
+                is_unnamed=True,
+            )
+            for row in rows
+            if (kind, namespace, row.name) not in named and not row.name.startswith(OWN_PREFIX)
+        ]
+    return found
+
+
+def _delete(client: AdminClient, change: DeclaredChange) -> None:
+    where = {"namespace": change.namespace, "name": change.name}
+    if change.kind == "topic":
+        client.call(client.admin.DeleteTopic, admin_pb2.DeleteTopicRequest(**where))
+    else:
+        delete = admin_pb2.DeleteConsumerGroupRequest(**where)
+        client.call(client.admin.DeleteConsumerGroup, delete)
+
+
 def carry_out(client: AdminClient, change: DeclaredChange) -> None:
     """Make one change.
 
     Raises:
         CliError: the broker refused it.
     """
+    if change.is_unnamed:
+        _delete(client, change)
+        return
     values = {key: after for key, (_, after) in change.fields.items()}
     mask = [_MASKS.get(key, key) for key in values]
     admin = client.admin

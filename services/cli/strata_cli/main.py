@@ -116,6 +116,12 @@ app.command("strata_cli.commands.slot:app", name="slot", help="Slots.", group=_C
 app.command("strata_cli.commands.config:app", name="config", help="Configuration.", group=_CLUSTER)
 app.command("strata_cli.commands.topic:app", name="topic", help="Topics.", group=_USE)
 app.command("strata_cli.commands.group:app", name="group", help="Consumer groups.", group=_USE)
+app.command(
+    "strata_cli.commands.client:app",
+    name="client",
+    help="Producers and consumers that are connected.",
+    group=_USE,
+)
 app.command("strata_cli.commands.message:app", name="message", help="Messages.", group=_USE)
 app.command("strata_cli.commands.dlq:app", name="dlq", help="Dead letters.", group=_USE)
 app.command(

@@ -30,6 +30,8 @@ class Common:
     ] = "text"
     """Form of the result; text (or table) fits the terminal, wide has one line per row, name has
     only the names of the rows."""
+    verbose: Annotated[bool, Parameter(name=["--verbose", "-v"], negative="")] = False
+    """Tell on standard error which calls are made, and how long each takes."""
     profile: Annotated[str, Parameter(env_var="STRATA_PROFILE", group=CONNECTION)] = ""
     """Profile with defaults of the options below, of ~/.config/strata/profiles.toml."""
     endpoint: Annotated[str, Parameter(env_var="STRATA_ENDPOINT", group=CONNECTION)] = ""

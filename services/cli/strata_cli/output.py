@@ -26,6 +26,7 @@ _WIDE = 1 << 30
 _NAMES = (
     "name",
     "node",
+    "client_id",
     "message_id",
     "transaction_id",
     "policy_id",

@@ -52,6 +52,12 @@ JSON_KEYS = {
     "topic list": "`topics`: a list of topics, as `topic create`; with --watch each also with "
     "`messages`, `messages_per_s`, `last_store_time_ms` as `topic rates`",
     "topic delete": "`deleted`: the name; with --dry-run `would_delete`, `queues`, `messages`",
+    "topic purge": "`purged`: the name, `messages` (how many were deleted); with --dry-run "
+    "`would_purge`, `queues`, `messages`",
+    "client list": "`clients`: a list of `client_id`, `client_type` (PRODUCER, PUSH_CONSUMER, "
+    "SIMPLE_CONSUMER or another one of the protocol), `language`, `version`, `address`, "
+    "`hostname`, `namespace`, `consumer_group`, `topics` (sent to or subscribed to), "
+    "`subscriptions` (topic to filter), `last_heartbeat_ms`",
     "group create": "the consumer group: `name`, `namespace`, `fifo`, `broadcast`, "
     "`max_attempts`, `backoff` (null, or `kind` with `next_ms`, or `kind` with `initial_ms`, "
     "`max_ms`, `multiplier`), `lite_topic`, `consumer_group_id`, `dead_letter_topic_id`, "
@@ -176,7 +182,9 @@ JSON_KEYS = {
     "node list": "`nodes`: a list of `node`, `role` (nameserver, storage or broker), `state` (up, "
     "suspect, down or unspecified; unreachable: the answering broker cannot reach it; "
     "unknown: no nameserver answers), `draining`, `endpoints`, `advertised_endpoint`, `rack`, "
-    "`machine`, `registered_at_ms`, `state_since_ms`, `reason` (why it is not up), `slow` (the "
+    "`machine`, `version` (empty: not known), `started_at_ms` (0: not known), `uptime_ms` (by the "
+    "clock of this machine; null: not known), `registered_at_ms`, `state_since_ms`, `reason` (why "
+    "it is not up), `slow` (the "
     "metadata leader finds its appends or syncs slow; see placement.md), `slow_reason`, "
     "`replicas`, `leaders` (raft groups that it leads), `bytes_per_s`, `disk_free_bytes`, "
     "`disk_total_bytes` (null: not measured, for instance of a broker)",

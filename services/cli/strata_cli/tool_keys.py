@@ -22,8 +22,9 @@ TOOL_KEYS = {
     "a send was due to its answer; null: no message)",
     "bench receive": "`topic`, `group`, and as `bench send` without `size`, the times being those "
     "from send to receive; `failed` counts acks, `redelivered` (messages that came before)",
-    "apply": "`dry_run`, `created`, `updated`, `unchanged` (counts), `changes`: a list of `kind` "
-    "(topic or group), `namespace`, `name`, `action` (create, update or none), `fields`: a list of "
+    "apply": "`dry_run`, `created`, `updated`, `unchanged`, `deleted` (counts), `changes`: a list "
+    "of `kind` (topic or group), `namespace`, `name`, `action` (create, update, none or, with "
+    "--prune, delete), `fields`: a list of "
     "`field`, `before` (null: it is new), `after`",
     "export": "`topics`: a list of `name`, `namespace`, `type`, `queues`, `retention`, "
     "`attributes`; `groups`: a list of `name`, `namespace`, `fifo`, `broadcast`, `max_attempts`, "

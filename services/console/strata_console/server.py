@@ -154,8 +154,9 @@ def client_factory(config: ConsoleSection, common: Common, clients: str = "") ->
     )
 
     def connect(access_key: str, secret_key: str, session_token: str) -> AdminClient:
-        return AdminClient(
-            replace(base, access_key=access_key, secret_key=secret_key, session_token=session_token)
+        signed = replace(
+            base, access_key=access_key, secret_key=secret_key, session_token=session_token
         )
+        return AdminClient(signed, clients)
 
     return connect

@@ -95,6 +95,9 @@ class FakeEdge:
         self.hot: HotHandler | None = None
         self.running = False
         self.draining = False
+        # Addresses of the clients that are connected, and of those that were sent away.
+        self.clients: list[str] = []
+        self.sent_away: list[str] = []
         self.told = Health()
         # Clients go at once unless a test wants it otherwise.
         self.drained = asyncio.Event()
@@ -125,6 +128,14 @@ class FakeEdge:
 
     def health(self) -> Health:
         return self.told
+
+    def connections(self) -> int | None:
+        return len(self.clients)
+
+    async def send_away(self, most: int) -> Sequence[str]:
+        peers, self.clients = self.clients[:most], self.clients[most:]
+        self.sent_away += peers
+        return peers
 
     async def drain(self, timeout_s: float) -> None:
         self.draining = True

@@ -38,6 +38,8 @@ class FakeStorage(FakeTelling):
         self.slots = slots
         self.calls: list[tuple[str, Message]] = []
         self.queues: dict[tuple[int, int], list[Stored]] = defaultdict(list)
+        # Where queues begin; 0 if they are not here.
+        self.purged: dict[tuple[int, int], int] = {}
         # (raft group, topic, message id) -> (queue, offset): raft groups know their own ids.
         self.ids: dict[tuple[int, int, bytes], tuple[int, int]] = {}
         self.appended: dict[tuple[int, int, int], tuple[bytes, storage_pb2.GroupResult]] = {}
@@ -395,8 +397,20 @@ class FakeStorage(FakeTelling):
         pop = storage_pb2.PopRequest(raft_group=request.raft_group, topic=request.topic, queue=-1)
         for queue in request.queues or self._readable(pop):
             rows = self.queues[request.topic.topic_id, queue]
-            response.queues.add(queue=queue, next_offset=len(rows))
+            begin = self.purged.get((request.topic.topic_id, queue), 0)
+            response.queues.add(queue=queue, min_offset=begin, next_offset=len(rows))
         return response
+
+    def _purge(
+        self, request: storage_pb2.PurgeRequest, _: storage_pb2.Refusal | None
+    ) -> storage_pb2.PurgeResponse:
+        deleted = 0
+        for start in request.starts:
+            key = (request.topic.topic_id, start.queue)
+            begin = self.purged.get(key, 0)
+            self.purged[key] = max(begin, min(start.offset, len(self.queues[key])))
+            deleted += self.purged[key] - begin
+        return storage_pb2.PurgeResponse(deleted_messages=deleted)
 
     def _getconsumerstate(
         self, request: storage_pb2.GetConsumerStateRequest, _: storage_pb2.Refusal | None

@@ -100,6 +100,7 @@ RIGHTS: dict[str, tuple[str, ...]] = {
     STRATA + "ListTopics": (),
     STRATA + "UpdateTopic": (f"{_TOPIC} update",),
     STRATA + "DeleteTopic": (f"{_TOPIC} delete",),
+    STRATA + "PurgeTopic": (f"{_TOPIC} delete",),
     STRATA + "CreateConsumerGroup": (f"{_GROUP} create",),
     STRATA + "GetConsumerGroup": (f"{_GROUP} get",),
     STRATA + "ListConsumerGroups": (),
@@ -116,6 +117,7 @@ RIGHTS: dict[str, tuple[str, ...]] = {
     STRATA + "ListTransactions": (),
     STRATA + "GetTransaction": _READS,
     STRATA + "EndTransaction": _PUB,
+    STRATA + "ListClients": ("cluster:clients get|list",),
     STRATA + "GetConfig": ("cluster:config get",),
     STRATA + "GetCluster": ("cluster:nodes get|list",),
     STRATA + "GetHealth": ("cluster:health get",),
@@ -168,6 +170,7 @@ RIGHTS: dict[str, tuple[str, ...]] = {
     KV + "DeleteTable": (f"{_TABLE} delete",),
     PEER + "ListClients": BROKERS,
     PEER + "CommandClient": BROKERS,
+    PEER + "CountConnections": BROKERS,
 }
 """RPC -> the rights that it takes: resource and one of these actions. They are the contract."""
 

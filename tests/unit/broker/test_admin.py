@@ -7,6 +7,7 @@ import tomllib
 
 import pytest
 
+from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
@@ -15,6 +16,7 @@ from strata_testing.broker.client import Client, message
 from strata_testing.broker.fake_edge import ADMIN, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
+from tests.unit.broker.test_telemetry import Stream, consumer, producer
 
 
 async def create(edge: FakeEdge, name: str, namespace: str = "") -> meta_pb2.Topic:
@@ -190,3 +192,67 @@ async def test_the_cluster_is_shown(edge: FakeEdge, meta: FakeMeta) -> None:
         ("strata-1", "SERVING"),
         ("strata-2", "SERVING"),
     ]
+
+
+async def test_a_purge_deletes_what_is_there_and_keeps_the_topic(
+    edge: FakeEdge, client: Client
+) -> None:
+    """Every queue begins at its end; the next message is stored as if nothing had happened."""
+    await client.send(*(message("orders", number) for number in range(1, 8)))
+    request = admin_pb2.PurgeTopicRequest(name="orders")
+    purged = await edge.call(ADMIN + "PurgeTopic", request, admin_pb2.PurgeTopicResponse)
+    assert purged.deleted_messages == 7
+    assert len(purged.queues) == 4
+    assert all(queue.min_offset == queue.next_offset for queue in purged.queues)
+    again = await edge.call(ADMIN + "PurgeTopic", request, admin_pb2.PurgeTopicResponse)
+    assert again.deleted_messages == 0
+    assert (await client.send(message("orders", 9))).status.code == 20000
+
+
+async def test_a_purge_needs_a_topic_that_clients_write(edge: FakeEdge) -> None:
+    """NOT_FOUND for a missing one; brokers' own topics are refused."""
+    for name, status in (("nowhere", "NOT_FOUND"), ("__strata_audit", "INVALID_ARGUMENT")):
+        with pytest.raises(CallError) as refused:
+            request = admin_pb2.PurgeTopicRequest(name=name)
+            await edge.call(ADMIN + "PurgeTopic", request, admin_pb2.PurgeTopicResponse)
+        assert refused.value.status == status
+
+
+async def test_clients_are_listed_by_kind_and_topic(edge: FakeEdge) -> None:
+    """A producer with the topics that it declared, a consumer with what it subscribes to."""
+    await _settle(edge, "producer-1", producer("orders"))
+    await _settle(edge, "consumer-1", consumer("g"))
+
+    async def listed(**wanted: object) -> list[admin_pb2.ConnectedClient]:
+        request = admin_pb2.ListClientsRequest(**wanted)  # type: ignore[arg-type]
+        answer = await edge.call(ADMIN + "ListClients", request, admin_pb2.ListClientsResponse)
+        return list(answer.clients)
+
+    everybody = await listed()
+    assert [one.client_id for one in everybody] == ["consumer-1", "producer-1"]
+    (made,) = await listed(kind=admin_pb2.CLIENT_KIND_PRODUCER, topic="orders")
+    assert (made.client_id, made.client_type, list(made.topics)) == (
+        "producer-1",
+        "PRODUCER",
+        ["orders"],
+    )
+    (took,) = await listed(kind=admin_pb2.CLIENT_KIND_CONSUMER)
+    assert (took.consumer_group, dict(took.subscriptions)) == ("g", {"orders": "*"})
+    assert await listed(kind=admin_pb2.CLIENT_KIND_PRODUCER, topic="other") == []
+    assert await listed(namespace="elsewhere") == []
+    first = await edge.call(
+        ADMIN + "ListClients",
+        admin_pb2.ListClientsRequest(page_size=1),
+        admin_pb2.ListClientsResponse,
+    )
+    assert len(first.clients) == 1
+    assert [one.client_id for one in await listed(page_token=first.next_page_token)] == [
+        "producer-1"
+    ]
+
+
+async def _settle(edge: FakeEdge, client_id: str, told: definition_pb2.Settings) -> None:
+    """Open a client's stream of settings and wait for the broker's answer."""
+    stream = Stream(edge, client_id)
+    stream.say(told)
+    await stream.hear()

@@ -17,7 +17,7 @@ from strata_broker.clients.telemetry import TelemetryStream
 from strata_broker.metadata.requests import Caller
 from strata_edge.ports import CallError
 from strata_testing import until
-from strata_testing.broker import broker_config
+from strata_testing.broker import BrokerUnderTest, broker_config
 from strata_testing.broker.client import resource
 from strata_testing.broker.fake_edge import MESSAGING, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
@@ -290,7 +290,9 @@ async def test_answers_to_commands_keep_the_stream_open(edge: FakeEdge) -> None:
 async def test_a_client_that_does_not_read_loses_its_stream() -> None:
     """The frames that wait are bounded."""
     for limits in (TelemetrySection(max_frames_queued=2), TelemetrySection(max_bytes_queued=10)):
-        stream = TelemetryStream(Caller("slow", ""), Client("slow"), limits, on_idle=lambda: None)
+        stream = TelemetryStream(
+            Caller("slow", ""), Client("slow"), limits, peer="", on_idle=lambda: None
+        )
         for _ in range(3):
             stream.push(b"frame")
         with pytest.raises(CallError) as failure:
@@ -301,7 +303,7 @@ async def test_a_client_that_does_not_read_loses_its_stream() -> None:
 async def test_a_client_that_reads_is_sent_what_is_large() -> None:
     """One frame always goes, and what was read waits no more."""
     limits = TelemetrySection(max_bytes_queued=10)
-    stream = TelemetryStream(Caller("c", ""), Client("c"), limits, on_idle=lambda: None)
+    stream = TelemetryStream(Caller("c", ""), Client("c"), limits, peer="", on_idle=lambda: None)
     for _ in range(3):
         stream.push(b"larger than that")
         assert await stream.next() == b"larger than that"
@@ -425,3 +427,25 @@ async def silence() -> AsyncIterator[bytes]:
     """A client that says nothing."""
     await asyncio.Event().wait()
     yield b""
+
+
+async def test_streams_of_connections_that_were_sent_away_end(
+    edge: FakeEdge, broker: BrokerUnderTest[FakeEdge]
+) -> None:
+    """Without an error, also one that is opened there a moment later; others stay."""
+    telemetry = broker.app._telemetry
+    leaving = Stream(edge)
+    leaving.say(producer("orders"))
+    await leaving.hear()
+    telemetry.end_of({"10.0.0.1:1"})
+    telemetry.end_of(())
+    leaving.say(producer("orders"))
+    await leaving.hear()
+    telemetry.end_of({"127.0.0.1:5555"})
+    with pytest.raises(StopAsyncIteration):
+        await leaving.hear()
+    late = Stream(edge, "c2")
+    late.say(producer("orders"))
+    assert (await late.hear()).status.code == 20000
+    with pytest.raises(StopAsyncIteration):
+        await late.hear()

@@ -178,3 +178,51 @@ def test_a_wrong_file_is_one_line(text: str, reason: str) -> None:
 def test_a_duration_is_exact(value_ms: int) -> None:
     """An export reads back as the same value."""
     assert milliseconds(duration(value_ms)) == value_ms
+
+
+def _with_deletes(there: ScriptedAdmin) -> None:
+    there.answers |= {
+        "DeleteTopic": admin_pb2.DeleteTopicResponse(),
+        "DeleteConsumerGroup": admin_pb2.DeleteConsumerGroupResponse(),
+    }
+
+
+def test_what_the_file_does_not_name_is_pruned_only_when_told(
+    there: ScriptedAdmin,
+    endpoint_of_scripted: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Only kinds of which the file has an entry; without a terminal --yes is needed."""
+    _with_deletes(there)
+    there.answers["ListTopics"].topics.add(name="__strata_own", queue_count=1)
+    file = tmp_path / "few.yaml"
+    file.write_text("topics: [{name: orders}]\n")
+    command = ["apply", "-f", str(file), "--prune", "--endpoint", endpoint_of_scripted]
+    assert run([*command, "--dry-run"]) == 0
+    assert capsys.readouterr().out == (
+        "topic same: delete\n0 would be created, 0 would be updated, 1 would be deleted, "
+        "1 unchanged\n"
+    )
+    assert run(command) == 2
+    assert "--prune deletes topic same: give --yes" in capsys.readouterr().err
+    assert there.asked("DeleteTopic") == []
+    assert run([*command, "--yes", "-o", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["deleted"], told["unchanged"]) == (1, 1)
+    assert [request.name for request in there.asked("DeleteTopic")] == ["same"]
+    assert there.asked("DeleteConsumerGroup") == []
+
+
+def test_groups_are_pruned_where_the_file_has_groups(
+    there: ScriptedAdmin, endpoint_of_scripted: str, tmp_path: Path
+) -> None:
+    """An empty list names no kind: it deletes nothing."""
+    _with_deletes(there)
+    there.answers["ListConsumerGroups"].consumer_groups.add(name="left", max_attempts=16)
+    file = tmp_path / "groups.yaml"
+    file.write_text("topics: []\ngroups: [{name: billing}]\n")
+    command = ["apply", "-f", str(file), "--prune", "--yes", "--endpoint", endpoint_of_scripted]
+    assert run(command) == 0
+    assert [request.name for request in there.asked("DeleteConsumerGroup")] == ["left"]
+    assert there.asked("DeleteTopic") == []

@@ -88,3 +88,29 @@ def test_a_terminal_gets_columns_that_say_something(
     head = capsys.readouterr().out.splitlines()[0]
     assert there in head
     assert left_out not in head
+
+
+def test_nodes_show_their_release_and_uptime(
+    scripted: ScriptedAdmin,
+    endpoint_of_scripted: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A row of an older release has neither: its uptime is unknown, not 50 years."""
+    monkeypatch.setattr("strata_cli.cluster_views.wall_ms", lambda: 1_700_000_090_000)
+    new = meta_pb2.Node(node_id="new", version="1.2.3", started_at_ms=1_700_000_000_000)
+    scripted.answers = {
+        "GetCluster": admin_pb2.GetClusterResponse(nodes=[meta_pb2.Node(node_id="old"), new]),
+        "GetPlacement": admin_pb2.GetPlacementResponse(),
+    }
+    command = ["node", "list", "--endpoint", endpoint_of_scripted]
+    assert run([*command, "-o", "json"]) == 0
+    old, new_view = json.loads(capsys.readouterr().out)["nodes"]
+    assert (old["version"], old["started_at_ms"], old["uptime_ms"]) == ("", 0, None)
+    assert (new_view["version"], new_view["uptime_ms"]) == ("1.2.3", 90_000)
+    assert run([*command, "-o", "wide"]) == 0
+    assert "1.2.3" in capsys.readouterr().out
+    assert run(["node", "show", "new", "--endpoint", endpoint_of_scripted]) == 0
+    shown = capsys.readouterr().out
+    assert "version" in shown
+    assert "90s" in shown

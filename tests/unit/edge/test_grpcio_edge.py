@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strata_edge.front import FrontConfig
+from strata_edge.front_config import FrontConfig
 from strata_edge.grpcio_edge import GrpcioEdge
 from strata_edge.guard_limits import GuardLimits
 from strata_edge.options import EdgeOptions

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 
 use crate::calls;
-use crate::edge::{Connection, Edge};
+use crate::edge::{Connection, Edge, Stage};
 use crate::guarded::{Guarded, Stream};
 use crate::messages::{Answer, End, INTERNAL, MISTAKE};
 use crate::shared::{lock, Number};
@@ -42,6 +42,7 @@ pub async fn serve(edge: Rc<Edge>, connection: Rc<Connection>, tcp: TcpStream) {
         return;
     };
     let Some(mut http2) = begun else { return };
+    connection.stage.set(Stage::Serving);
     let mut sent_away = false;
     loop {
         let accepted = tokio::select! {

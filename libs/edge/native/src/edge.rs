@@ -53,11 +53,22 @@ impl Slot {
     }
 }
 
+/// How far a connection has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Its handshakes are under way.
+    Beginning,
+    Serving,
+    /// Its client was asked to make its next calls over another one.
+    Leaving,
+}
+
 /// One client connection.
 pub struct Connection {
     pub holder: Holder,
     pub facts: Arc<ConnectionFacts>,
     pub frames: Rc<RefCell<ClientFrames>>,
+    pub stage: Cell<Stage>,
     pub send_away: Notify,
     pub end: Notify,
 }
@@ -88,6 +99,7 @@ pub struct Edge {
     of_address: RefCell<HashMap<IpAddr, u64>>,
     debts: RefCell<HashMap<IpAddr, Rc<Debt>>>,
     open_connections: Cell<u64>,
+    leaving: Cell<u64>,
     next_id: Cell<u64>,
     flush: Notify,
     flush_due: Cell<bool>,
@@ -116,6 +128,7 @@ impl Edge {
             of_address: RefCell::default(),
             debts: RefCell::default(),
             open_connections: Cell::new(0),
+            leaving: Cell::new(0),
             next_id: Cell::new(1),
             flush: Notify::new(),
             flush_due: Cell::new(false),
@@ -180,6 +193,7 @@ impl Edge {
                 match order {
                     Order::Call(id, command) => self.deliver(id, command),
                     Order::Drain => self.drain(),
+                    Order::SendAway(most) => self.send_some_away(most),
                     Order::Stop => self.stopped.notify_one(),
                 }
             }
@@ -209,6 +223,26 @@ impl Edge {
         for connection in self.connections.borrow().values() {
             connection.send_away.notify_one();
         }
+    }
+
+    /// Ask clients to go, those first that came first, and tell Python which.
+    ///
+    /// The newest client was perhaps sent here by another broker a moment ago.
+    fn send_some_away(&self, most: usize) {
+        let connections = self.connections.borrow();
+        let serving = connections.values().filter(|one| one.stage.get() == Stage::Serving);
+        let mut serving: Vec<_> = serving.collect();
+        serving.sort_unstable_by_key(|one| one.holder.connection);
+        serving.truncate(most);
+        for connection in &serving {
+            connection.stage.set(Stage::Leaving);
+            connection.send_away.notify_one();
+        }
+        let count = serving.len() as u64;
+        self.shared.add(Number::SentAway, count);
+        self.count_leaving(count as i64);
+        let peers = serving.iter().map(|one| one.facts.peer.clone()).collect();
+        self.put(Event::SentAway { peers });
     }
 
     /// End a call because of a limit, and count it.
@@ -294,6 +328,7 @@ impl Edge {
             holder: Holder { connection: id, address: ip },
             facts: Arc::new(ConnectionFacts::new(address.to_string())),
             frames: Rc::new(RefCell::new(ClientFrames::new(guard))),
+            stage: Cell::new(Stage::Beginning),
             send_away: Notify::new(),
             end: Notify::new(),
         });
@@ -321,8 +356,17 @@ impl Edge {
         self.shared.set(Number::Connections, open);
     }
 
+    fn count_leaving(&self, change: i64) {
+        let leaving = self.leaving.get().saturating_add_signed(change);
+        self.leaving.set(leaving);
+        self.shared.set(Number::Leaving, leaving);
+    }
+
     fn forget(&self, connection: &Connection) {
         self.connections.borrow_mut().remove(&connection.holder.connection);
+        if connection.stage.get() == Stage::Leaving {
+            self.count_leaving(-1);
+        }
         self.count_connections(-1);
         let ip = connection.holder.address;
         let mut of_address = self.of_address.borrow_mut();

@@ -31,6 +31,7 @@ const MESSAGE: u8 = 1;
 const HALF_CLOSED: u8 = 2;
 const ENDED: u8 = 3;
 const TAKEN: u8 = 4;
+const SENT_AWAY: u8 = 5;
 
 /// The event loop's side of the queues. Used by its thread only; the mutex is never contended.
 struct Core {
@@ -344,6 +345,7 @@ impl Server {
                         rest.append((ENDED, id, vec![callback]))?;
                     }
                 }
+                Event::SentAway { peers } => rest.append((SENT_AWAY, 0, peers))?,
                 Event::Gone { id } => {
                     let callbacks = self.gone(id);
                     rest.append((ENDED, id, callbacks))?;
@@ -393,6 +395,11 @@ impl Server {
     /// Take no new connection and send clients away.
     fn send_away(&self) {
         self.core.shared.order(&mut vec![Order::Drain]);
+    }
+
+    /// Ask at most so many clients to go; an event tells which.
+    fn send_some_away(&self, most: usize) {
+        self.core.shared.order(&mut vec![Order::SendAway(most)]);
     }
 
     /// End everything; return when the thread has ended. Its last events can be drained then.

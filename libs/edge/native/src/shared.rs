@@ -45,6 +45,10 @@ pub enum Event {
     NotTaken {
         id: u64,
     },
+    /// The clients that `Order::SendAway` chose.
+    SentAway {
+        peers: Vec<String>,
+    },
 }
 
 /// Order of Python to the I/O thread about one call.
@@ -73,6 +77,8 @@ pub enum Order {
     Call(u64, Command),
     /// Take no new connection and send clients away.
     Drain,
+    /// Ask at most so many clients to make their next calls over another connection.
+    SendAway(usize),
     /// End everything.
     Stop,
 }
@@ -99,11 +105,13 @@ numbers!(
     PlaintextRefused,
     Pauses,
     Ended,
+    SentAway,
     Panics,
     HotCalls,
     RareCalls,
     UnreadBytes,
     Connections,
+    Leaving,
     LargeBytes,
     LargeWaiting
 );

@@ -102,6 +102,7 @@ ADMIN_RULES: Rules = {
     "ListTopics": Rule(no_needs),
     "UpdateTopic": Rule(_topic(_of_topic_row, Action.UPDATE)),
     "DeleteTopic": Rule(_topic(_named, Action.DELETE)),
+    "PurgeTopic": Rule(_topic(_named, Action.DELETE)),
     "CreateConsumerGroup": Rule(_group(_of_group_row, Action.CREATE)),
     "GetConsumerGroup": Rule(_group(_named, Action.GET)),
     "ListConsumerGroups": Rule(no_needs),
@@ -120,6 +121,7 @@ ADMIN_RULES: Rules = {
     "ListTransactions": Rule(no_needs, _hide_transactions),
     "GetTransaction": Rule(_transaction(Action.SUB)),
     "EndTransaction": Rule(_transaction(Action.PUB)),
+    "ListClients": Rule(of_cluster("clients", Action.LIST, Action.GET)),
     "GetConfig": Rule(of_cluster("config", Action.GET)),
     "GetCluster": Rule(of_cluster("nodes", Action.GET, Action.LIST)),
     "GetHealth": Rule(of_cluster("health", Action.GET)),
@@ -199,4 +201,5 @@ CONTAINER_RULES: Rules = {
 PEER_RULES: Rules = {
     "ListClients": Rule(no_needs, for_brokers=True),
     "CommandClient": Rule(no_needs, for_brokers=True),
+    "CountConnections": Rule(no_needs, for_brokers=True),
 }

@@ -13,6 +13,7 @@ from pydantic import Field, field_validator
 
 from strata_broker.base.access_config import AccessControlSection
 from strata_broker.base.audit import AuditSection
+from strata_broker.base.balance_config import BalanceSection
 from strata_broker.base.receive_config import (
     AckSection,
     PullSection,
@@ -414,6 +415,7 @@ class BrokerConfig(Config):
     pull: PullSection = PullSection()
     ack: AckSection = AckSection()
     peer: PeerSection = PeerSection()
+    balance: BalanceSection = BalanceSection()
     calls: CallsSection = CallsSection()
     refusals: RefusalsSection = RefusalsSection()
     storage_client: StorageClientSection = StorageClientSection()

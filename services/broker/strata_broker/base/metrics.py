@@ -261,6 +261,19 @@ METRICS: tuple[MetricSpec, ...] = (
         ("code",),
     ),
     MetricSpec(
+        "strata_broker_surplus_connections",
+        "gauge",
+        "1",
+        "Client connections beyond this broker's share of those behind its advertised endpoint; "
+        "0 while they are within the tolerance, or unknown.",
+    ),
+    MetricSpec(
+        "strata_broker_moved_connections_total",
+        "counter",
+        "1",
+        "Client connections that were asked to connect again because this broker had too many.",
+    ),
+    MetricSpec(
         "strata_broker_redriven_total",
         "counter",
         "1",

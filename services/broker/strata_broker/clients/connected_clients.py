@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from apache.rocketmq.v2 import definition_pb2
 from strata.broker.v1 import peer_pb2
 from strata_broker.base.config import PeerSection
@@ -10,12 +12,27 @@ from strata_broker.clients.telemetry import Telemetry
 
 
 class ConnectedClients:
-    """See the module docstring; it changes nothing."""
+    """See the module docstring; it changes nothing.
 
-    def __init__(self, sessions: Sessions, telemetry: Telemetry, config: PeerSection) -> None:
+    Args:
+        sessions: of clients.
+        telemetry: their streams.
+        config: limits of an answer.
+        connections: returns how many clients are connected; None: nobody can tell.
+    """
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        telemetry: Telemetry,
+        config: PeerSection,
+        *,
+        connections: Callable[[], int | None],
+    ) -> None:
         self._sessions = sessions
         self._telemetry = telemetry
         self._max_clients = config.max_clients_per_answer
+        self._connections = connections
 
     def answer(self, request: peer_pb2.ListClientsRequest) -> peer_pb2.ListClientsResponse:
         """Return the live clients that a request asks for, by client id."""
@@ -26,6 +43,10 @@ class ConnectedClients:
             clients=(_shown(client, streams) for client in wanted[: self._max_clients]),
             truncated=len(wanted) > self._max_clients,
         )
+
+    def count(self) -> peer_pb2.CountConnectionsResponse:
+        """Return how many clients are connected."""
+        return peer_pb2.CountConnectionsResponse(connections=self._connections())
 
 
 def _shown(client: Client, streams: frozenset[str]) -> peer_pb2.ConnectedClient:

@@ -7,7 +7,7 @@ short time. A broker that does not answer is skipped: its clients will soon be o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from google.protobuf.message import Message
@@ -81,6 +81,25 @@ class BrokerPeers:
                 if known is None or _tells_more(client, known):
                     found[client.client_id] = client
         return [found[client_id] for client_id in sorted(found)]
+
+    async def connections(self, node_ids: Sequence[str]) -> list[int | None]:
+        """Return how many clients are connected to other brokers; None: no answer, or unknown."""
+        answers = await asyncio.gather(
+            *(
+                self._call(
+                    node_id,
+                    "CountConnections",
+                    peer_pb2.CountConnectionsRequest(),
+                    peer_pb2.CountConnectionsResponse,
+                    self._timeout_s,
+                )
+                for node_id in node_ids
+            )
+        )
+        return [
+            answer.connections if answer is not None and answer.HasField("connections") else None
+            for answer in answers
+        ]
 
     async def command(
         self, client_id: str, command: peer_pb2.ClientCommand.ValueType, message: bytes = b""

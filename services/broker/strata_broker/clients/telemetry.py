@@ -41,8 +41,10 @@ from strata_runtime.tasks import RequestTasks
 
 # Frames made before other tasks get their turn: a change may concern thousands of clients.
 _PUSHES_PER_TURN = 64
-# Life of a stream that a client opens before it hears that the broker stops.
+# Life of a stream that a client opens before it hears that it should go.
 _LAST_STREAM_S = 0.5
+# Time after which nobody makes calls any more who was asked to go.
+_LEAVING_S = 30.0
 
 
 class TelemetryStream:
@@ -51,6 +53,7 @@ class TelemetryStream:
     Attributes:
         caller: owner of the stream.
         client: session of the client, perhaps from an earlier stream.
+        peer: address of the client's connection, `host:port`.
         group: consumer group of the client, whose changes are pushed; None: none.
         namespace: in whose quota of connections it counts.
         told: hash of the settings that the client got last, here or on an earlier stream.
@@ -63,10 +66,12 @@ class TelemetryStream:
         client: Client,
         config: TelemetrySection,
         *,
+        peer: str,
         on_idle: Callable[[], None],
     ) -> None:
         self.caller = caller
         self.client = client
+        self.peer = peer
         self.idle = False
         self._on_idle = on_idle
         self.group: Name | None = None
@@ -161,6 +166,8 @@ class Telemetry:
         # Streams whose consumer group changed; open ones only, so at most `max_streams`.
         self._outdated: set[TelemetryStream] = set()
         self._ending = False
+        # Connections that were asked to go a moment ago; as many as the edge sends away in it.
+        self._leaving: set[str] = set()
         self._group_changed = asyncio.Event()
         maximum = config.telemetry.max_streams
         self._limit = Limit("telemetry streams", maximum, "streams", metrics=metrics)
@@ -204,7 +211,9 @@ class Telemetry:
                 raise
             raise _stream_error(limit_reached) from limit_reached
         client.address = address
-        stream = TelemetryStream(caller, client, self._config.telemetry, on_idle=self._stream_idle)
+        stream = TelemetryStream(
+            caller, client, self._config.telemetry, peer=info.peer, on_idle=self._stream_idle
+        )
         self._opened(stream)
         reader = None
         try:
@@ -265,12 +274,29 @@ class Telemetry:
         for stream in self._open:
             stream.end()
 
+    def end_of(self, peers: Collection[str]) -> None:
+        """End the streams of connections that were asked to go; clients open new ones elsewhere.
+
+        A stream that is opened there a moment later lives as long as after `end_all`.
+
+        Args:
+            peers: addresses of the connections, `host:port`.
+        """
+        if not peers:
+            return
+        self._leaving.update(peers)
+        loop = asyncio.get_running_loop()
+        loop.call_later(_LEAVING_S, self._leaving.difference_update, tuple(peers))
+        for stream in self._open:
+            if stream.peer in self._leaving:
+                stream.end()
+
     def _opened(self, stream: TelemetryStream) -> None:
         self._open.add(stream)
         self._join_group(stream)
         self._producers.update(stream)
         stream.client.open_calls += 1
-        if self._ending:
+        if self._ending or stream.peer in self._leaving:
             asyncio.get_running_loop().call_later(_LAST_STREAM_S, stream.end)
         if stream.client.said:
             self._outdated.add(stream)

@@ -76,6 +76,31 @@ class Operations:
         if topic is not None:
             await self._dropper.drop(meta_pb2.TOMBSTONE_KIND_TOPIC, topic.topic_id)
 
+    async def purge_topic(self, topic: TopicRow) -> int:
+        """Delete the messages that a topic has now; return how many.
+
+        Messages that are sent meanwhile stay, and so do delayed messages that are not due and
+        transactions without an end: they are in no queue yet.
+
+        Raises:
+            RequestError: refused, or not answered in time; then some may be deleted.
+        """
+        ends = {status.queue: status.next_offset for status in await self.queue_statuses(topic)}
+
+        def purge_of(raft_group: int, queues: Sequence[int]) -> storage_pb2.PurgeRequest:
+            return storage_pb2.PurgeRequest(
+                raft_group=raft_group,
+                topic=topic_ref(topic),
+                starts=(
+                    storage_pb2.QueueStart(queue=queue, offset=ends[queue])
+                    for queue in queues
+                    if queue in ends
+                ),
+            )
+
+        answers = await self._holders.of_topic(topic, "Purge", storage_pb2.PurgeResponse, purge_of)
+        return sum(answer.deleted_messages for _, answer in answers)
+
     async def queue_statuses(self, topic: TopicRow) -> list[admin_pb2.QueueStatus]:
         """Return the place and the content of each queue of a topic, by number."""
         answers = await self._holders.of_topic(

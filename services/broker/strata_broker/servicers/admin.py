@@ -91,6 +91,16 @@ class AdminServicer:
         await self._operations.delete_topic(request.namespace, request.name)
         return admin_pb2.DeleteTopicResponse()
 
+    async def purge_topic(
+        self, request: admin_pb2.PurgeTopicRequest
+    ) -> admin_pb2.PurgeTopicResponse:
+        """Delete the messages of a topic."""
+        check_not_own_topic(request.name)
+        topic = self._operations.topic(request.namespace, request.name)
+        deleted = await self._operations.purge_topic(topic)
+        queues = await self._operations.queue_statuses(topic)
+        return admin_pb2.PurgeTopicResponse(deleted_messages=deleted, queues=queues)
+
     async def create_consumer_group(
         self, request: admin_pb2.CreateConsumerGroupRequest
     ) -> admin_pb2.CreateConsumerGroupResponse:
@@ -154,9 +164,53 @@ class AdminServicer:
         queues = await self._operations.reset_consumer_group(request)
         return admin_pb2.ResetConsumerGroupResponse(queues=queues)
 
+    async def list_clients(
+        self, request: admin_pb2.ListClientsRequest
+    ) -> admin_pb2.ListClientsResponse:
+        """List the clients that are connected to any broker."""
+        wanted = peer_pb2.ListClientsRequest(
+            topic=request.topic, consumer_group=request.consumer_group
+        )
+        if request.HasField("namespace"):
+            wanted.namespace = request.namespace
+        rows, token = page(
+            (
+                ((client.client_id, ""), client)
+                for client in await self._peers.clients(wanted)
+                if _is_of_kind(client, request.kind)
+            ),
+            request.page_size,
+            request.page_token,
+        )
+        return admin_pb2.ListClientsResponse(clients=map(_client, rows), next_page_token=token)
+
     async def get_config(self, _: admin_pb2.GetConfigRequest) -> admin_pb2.GetConfigResponse:
         """Show the configuration in force, secrets masked."""
         return admin_pb2.GetConfigResponse(text=to_toml(self._config), json=to_json(self._config))
+
+
+def _is_of_kind(client: peer_pb2.ConnectedClient, kind: admin_pb2.ClientKind.ValueType) -> bool:
+    if kind == admin_pb2.CLIENT_KIND_UNSPECIFIED:
+        return True
+    is_producer = client.client_type == definition_pb2.PRODUCER
+    return is_producer == (kind == admin_pb2.CLIENT_KIND_PRODUCER)
+
+
+def _client(client: peer_pb2.ConnectedClient) -> admin_pb2.ConnectedClient:
+    member = _member(client)
+    return admin_pb2.ConnectedClient(
+        client_id=client.client_id,
+        client_type=member.client_type,
+        language=member.language,
+        version=client.version,
+        address=client.address,
+        hostname=client.hostname,
+        namespace=client.namespace,
+        consumer_group=client.consumer_group,
+        topics=client.topics,
+        subscriptions=member.subscriptions,
+        last_heartbeat_ms=client.heard_ms,
+    )
 
 
 def _member(client: peer_pb2.ConnectedClient) -> admin_pb2.GroupMember:

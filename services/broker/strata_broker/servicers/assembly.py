@@ -17,6 +17,7 @@ from strata_broker.base.failures import Methods
 from strata_broker.base.identity import BrokerIdentity
 from strata_broker.clients.client_commands import ClientCommands
 from strata_broker.clients.connected_clients import ConnectedClients
+from strata_broker.clients.connection_balance import ConnectionBalancer
 from strata_broker.clients.peers import BrokerPeers
 from strata_broker.clients.provision import Provisioner
 from strata_broker.clients.route import Routes
@@ -89,6 +90,7 @@ class ClientServing:
         telemetry: their settings streams.
         routes: of topics.
         transactions: ends transactions.
+        edge: where they are connected.
     """
 
     provisioner: Provisioner
@@ -97,6 +99,7 @@ class ClientServing:
     telemetry: Telemetry
     routes: Routes
     transactions: Transactions
+    edge: Edge
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +181,9 @@ class Operators:
     def _meet_peers(self, others: PeerNetwork) -> None:
         view, clients = self._cluster.view, self._clients
         config, metrics = self._calls.config.peer, self._calls.metrics
-        connected = ConnectedClients(clients.sessions, clients.telemetry, config)
+        connected = ConnectedClients(
+            clients.sessions, clients.telemetry, config, connections=clients.edge.connections
+        )
         commands = ClientCommands(clients.telemetry, config, metrics)
         self._peer_ports = PeerPorts(
             self._broker.identity.host, others.network, connected, commands=commands
@@ -190,6 +195,15 @@ class Operators:
             clients=connected,
             commands=commands,
             config=config,
+            metrics=metrics,
+        )
+        self._balancer = ConnectionBalancer(
+            self._node_id,
+            view,
+            clients.edge,
+            peers=self._peers,
+            telemetry=clients.telemetry,
+            config=self._calls.config.balance,
             metrics=metrics,
         )
 
@@ -236,6 +250,8 @@ class Operators:
             tasks.spawn("audit topic", self._audit_topic.run())
         tasks.spawn("repeat drops", self.dropper.run())
         tasks.spawn("sample rates", self.stats.run())
+        if self._calls.config.balance.enabled:
+            tasks.spawn("balance connections", self._balancer.run())
 
     async def close(self) -> None:
         """Close the channels to other brokers."""

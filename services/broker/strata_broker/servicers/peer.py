@@ -51,6 +51,11 @@ class BrokerPeerServicer:
             raise CallError("INVALID_ARGUMENT", "not a ListClientsRequest") from error
         return self._clients.answer(request).SerializeToString()
 
+    async def count_connections(self, data: bytes, info: CallInfo) -> bytes:
+        """Count the clients that are connected."""
+        self._check_cluster(info)
+        return self._clients.count().SerializeToString()
+
     async def command_client(self, data: bytes, info: CallInfo) -> bytes:
         """Send a command to a client of this broker."""
         self._check_cluster(info)

@@ -34,6 +34,12 @@ class PeerPortServicer:
         """List clients that are alive."""
         return self._clients.answer(request)
 
+    async def count_connections(
+        self, request: peer_pb2.CountConnectionsRequest, context: CallContext
+    ) -> peer_pb2.CountConnectionsResponse:
+        """Count the clients that are connected."""
+        return self._clients.count()
+
     async def command_client(
         self, request: peer_pb2.CommandClientRequest, context: CallContext
     ) -> peer_pb2.CommandClientResponse:

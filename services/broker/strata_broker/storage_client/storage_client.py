@@ -289,6 +289,7 @@ SAFE_TO_REPEAT = {
     "EndTransaction": "how a message ended is kept; the same end again is OK, another is refused",
     "Recall": "what was taken back is kept; taking it back again is OK",
     "ResetConsumer": "sets a position; leases taken between two tries are void",
+    "Purge": "names the offsets at which queues begin afterwards",
     "ReportClients": "says who lives now",
     "EndPops": "a pop that ended is passed over",
     "Flush": "waits",

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from strata_cli.confirming import DryRun
+from strata_cli.confirming import DryRun, Yes, confirm
 from strata_cli.errors import CliError, UsageError
 from strata_cli.options import COMMON, Common
 from strata_cli.output import show, write_document
@@ -20,22 +21,30 @@ from strata_cli.readable import readable
 if TYPE_CHECKING:
     from strata_cli.declared import DeclaredChange
 
+_MAX_SHOWN = 10
+
 
 def apply(
     *,
     file: Annotated[Path, Parameter(name=["--file", "-f"])],
+    prune: Annotated[bool, Parameter(negative="")] = False,
+    yes: Yes = False,
     dry_run: DryRun = False,
     common: Common = COMMON,
 ) -> None:
     """Create and change topics and consumer groups, so that they are as a file says.
 
     The file is YAML or JSON with the lists topics and groups, as strata export prints it. Settings
-    that it leaves out stay as they are. Topics and consumer groups that it does not name stay, too.
+    that it leaves out stay as they are. Topics and consumer groups that it does not name stay, too,
+    unless --prune is given.
 
     For instance: strata apply -f topics.yaml --dry-run
 
     Args:
         file: File to read; - is standard input.
+        prune: Delete topics and consumer groups that the file does not name, with their messages:
+            of the kinds and in the namespaces of which the file has an entry. A terminal is asked
+            first; without one --yes is needed.
     """
     from strata_cli import declared
     from strata_cli.client import connect
@@ -47,6 +56,10 @@ def apply(
     entries = declared.read_entries(text, common.namespace)
     with connect(common) as client:
         changes = declared.compare(client, entries)
+        doomed = declared.unnamed(client, entries) if prune else []
+        if doomed and not dry_run:
+            _confirm_deletions(doomed, yes=yes)
+        changes += doomed
         done = 0
         for change in changes if not dry_run else ():
             try:
@@ -62,6 +75,7 @@ def apply(
         "created": counts["create"],
         "updated": counts["update"],
         "unchanged": counts["none"],
+        "deleted": counts["delete"],
         "changes": [change.view() for change in changes],
     }
     if common.for_programs:
@@ -69,10 +83,25 @@ def apply(
         return
     for change in changes:
         _print_change(change)
-    words = ("would be created", "would be updated") if dry_run else ("created", "updated")
+    would = "would be " if dry_run else ""
+    deleted = f", {counts['delete']} {would}deleted" if prune else ""
     print(
-        f"{counts['create']} {words[0]}, {counts['update']} {words[1]}, {counts['none']} unchanged"
+        f"{counts['create']} {would}created, {counts['update']} {would}updated{deleted}, "
+        f"{counts['none']} unchanged"
     )
+
+
+def _confirm_deletions(doomed: Sequence[DeclaredChange], *, yes: bool) -> None:
+    """Ask before things are deleted; a script has to say --yes.
+
+    Raises:
+        CliError: the answer is not yes, or there is nobody to ask.
+    """
+    names = ", ".join(f"{change.kind} {change.name}" for change in doomed[:_MAX_SHOWN])
+    more = f" and {len(doomed) - _MAX_SHOWN} more" if len(doomed) > _MAX_SHOWN else ""
+    if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"--prune deletes {names}{more}: give --yes, or look with --dry-run")
+    confirm(f"{names}{more} are deleted with all their messages", yes=yes)
 
 
 def export(

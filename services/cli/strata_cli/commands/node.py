@@ -57,7 +57,10 @@ def list_(*, watch: Watch = False, interval: Interval = INTERVAL, common: Common
 
 def _listed(nodes: list[View], common: Common) -> tuple[str, ...]:
     """Return the columns of the list; a terminal gets none that says nothing of any node."""
-    facts = ("slow", "replicas", "leaders", "bytes_per_s", "disk_free_bytes")
+    facts = (
+        *("version", "uptime_ms"),
+        *("slow", "replicas", "leaders", "bytes_per_s", "disk_free_bytes"),
+    )
     columns = (*_COLUMNS[:4], *facts, *_COLUMNS[4:])
     if common.output == "wide":
         return columns

@@ -263,6 +263,29 @@ def delete(
     show({"deleted": name}, common)
 
 
+@app.command
+def purge(
+    name: Name, /, *, yes: Yes = False, dry_run: DryRun = False, common: Common = COMMON
+) -> None:
+    """Delete the messages that a topic has now; the topic and its consumer groups stay.
+
+    Messages that are sent meanwhile stay, and so do delayed messages that are not due yet.
+
+    For instance: strata topic purge orders --dry-run
+    """
+    with connect(common) as client:
+        wanted = admin_pb2.GetTopicRequest(namespace=common.namespace, name=name)
+        queues = client.call(client.admin.GetTopic, wanted).queues
+        messages = sum(queue.next_offset - queue.min_offset for queue in queues)
+        if dry_run:
+            show({"would_purge": name, "queues": len(queues), "messages": messages}, common)
+            return
+        confirm(f"All {messages} messages of topic {name} are deleted; the topic stays", yes=yes)
+        request = admin_pb2.PurgeTopicRequest(namespace=common.namespace, name=name)
+        deleted = client.call(client.admin.PurgeTopic, request).deleted_messages
+    show({"purged": name, "messages": deleted}, common)
+
+
 def _tier_attributes(level: str | None, local_retention: str | None) -> dict[str, str]:
     attributes = {}
     if level is not None:

@@ -50,6 +50,8 @@ def register_node(draft: Draft, wanted: meta_pb2.Node, config: NameserverConfig)
         machine_nodes=wanted.machine_nodes,
         metadata_replica_id=wanted.metadata_replica_id,
         row_format=wanted.row_format,
+        version=wanted.version,
+        started_at_ms=wanted.started_at_ms,
         state=meta_pb2.NODE_STATE_UP,
         registered_at_ms=draft.now_ms,
         state_since_ms=draft.now_ms,
@@ -190,6 +192,7 @@ def _check(node: meta_pb2.Node) -> None:
         node.remoting_endpoint,
         node.rack,
         node.machine,
+        node.version,
     ]
     if len(node.endpoints) > _MAX_ENDPOINTS or any(
         len(text.encode()) > _MAX_ENDPOINT_BYTES for text in texts

@@ -29,6 +29,7 @@ from strata_storage.leading.pops.term_leases import TermLeases
 from strata_storage.leading.pops.waiters import Waiters
 from strata_storage.leading.proposer import LeaderReplica, Proposer
 from strata_storage.leading.rehash import Rehashes
+from strata_storage.leading.trims import Trims
 from strata_storage.reads.offsets import Offsets
 from strata_storage.reads.reader import LogReaders
 from strata_storage.rows.arrivals import Arrivals
@@ -47,6 +48,7 @@ class GroupLeader:
         pending: messages that wait.
         client_names: who takes messages, kept for traces.
         sets: leases in memory.
+        trims: what deletes messages.
         pin_sweep: where it is in looking for pins that may go.
         oldest: age of the oldest kept message at the last turn of retention.
         on_new_messages: told (topic id, queue) beside those who wait for messages.
@@ -77,6 +79,7 @@ class GroupLeader:
         )
         self.arrivals = Arrivals(options.max_waiters, options.max_waiter_bytes)
         self.sets = LeaseSets(machine, self.proposer, options.lease_sets_max, wake=self._wake)
+        self.trims = Trims(machine, self.proposer)
         self.pin_sweep = PinSweep(options.dedupe.window_ms)
         self.oldest = OldestKept()
         self.on_new_messages: Callable[[int, int], None] = lambda topic_id, queue: None

@@ -437,19 +437,20 @@ class StorageNode:
 
     async def _trim(self, engine: GroupEngine, leader: GroupLeader, floor_index: int) -> None:
         try:
-            trim = await plan_trim(
-                engine.machine,
-                self._cluster.retention,
-                self._options.retention.default_ms,
-                leader.proposer.now_ms(),
-                floor_index,
-                leader.pin_sweep,
-                self.tiering.is_tiered,
-                leader.oldest,
-            )
-            if trim is not None:
-                await committed(leader.proposer.propose((encode_trim(trim),)))
-                await engine.barrier()
+            async with leader.trims.turn:
+                trim = await plan_trim(
+                    engine.machine,
+                    self._cluster.retention,
+                    self._options.retention.default_ms,
+                    leader.proposer.now_ms(),
+                    floor_index,
+                    leader.pin_sweep,
+                    self.tiering.is_tiered,
+                    leader.oldest,
+                )
+                if trim is not None:
+                    await committed(leader.proposer.propose((encode_trim(trim),)))
+                    await engine.barrier()
         except (Refused, StateError) as error:
             self._logger.info("trim waits", raft_group=engine.raft_group, reason=str(error))
 

@@ -371,6 +371,18 @@ class StorageServicer(ReadServicer):
         response.sealed.extend(sealed_queues(engine.machine.sealed_of(topic.topic_id, asked)))
         return response
 
+    async def purge(self, request: pb.PurgeRequest, context: CallContext) -> pb.PurgeResponse:
+        """Delete the messages of a topic below given offsets."""
+        response = pb.PurgeResponse()
+        engine = self._engines.engine(request.raft_group)
+        await engine.barrier()
+        topic = topic_of(request.topic)
+        starts = {start.queue: start.offset for start in request.starts}
+        queues = engine.offsets.choose(topic, list(starts)) if starts else ()
+        response.deleted_messages = await engine.leading().trims.purge(topic.topic_id, starts)
+        response.sealed.extend(sealed_queues(engine.machine.sealed_of(topic.topic_id, queues)))
+        return response
+
     # Administration -----------------------------------------------------------------------------
 
     async def flush(self, request: pb.FlushRequest, context: CallContext) -> pb.FlushResponse:

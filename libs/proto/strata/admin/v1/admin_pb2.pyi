@@ -23,6 +23,25 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _ClientKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ClientKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ClientKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CLIENT_KIND_UNSPECIFIED: _ClientKind.ValueType  # 0
+    """Producers and consumers."""
+    CLIENT_KIND_PRODUCER: _ClientKind.ValueType  # 1
+    CLIENT_KIND_CONSUMER: _ClientKind.ValueType  # 2
+
+class ClientKind(_ClientKind, metaclass=_ClientKindEnumTypeWrapper): ...
+
+CLIENT_KIND_UNSPECIFIED: ClientKind.ValueType  # 0
+"""Producers and consumers."""
+CLIENT_KIND_PRODUCER: ClientKind.ValueType  # 1
+CLIENT_KIND_CONSUMER: ClientKind.ValueType  # 2
+Global___ClientKind: _TypeAlias = ClientKind  # noqa: Y015
+
 class _TransactionResolution:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -303,6 +322,53 @@ class DeleteTopicResponse(_message.Message):
 Global___DeleteTopicResponse: _TypeAlias = DeleteTopicResponse  # noqa: Y015
 
 @_typing.final
+class PurgeTopicRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "namespace", b"namespace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgeTopicRequest: _TypeAlias = PurgeTopicRequest  # noqa: Y015
+
+@_typing.final
+class PurgeTopicResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DELETED_MESSAGES_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    deleted_messages: _builtins.int
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueStatus]:
+        """The queues afterwards."""
+
+    def __init__(
+        self,
+        *,
+        deleted_messages: _builtins.int = ...,
+        queues: _abc.Iterable[Global___QueueStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_messages", b"deleted_messages", "queues", b"queues"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgeTopicResponse: _TypeAlias = PurgeTopicResponse  # noqa: Y015
+
+@_typing.final
 class CreateConsumerGroupRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -458,6 +524,147 @@ class GroupMember(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GroupMember: _TypeAlias = GroupMember  # noqa: Y015
+
+@_typing.final
+class ListClientsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    CONSUMER_GROUP_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Absent: clients of every namespace. The other fields narrow the list further."""
+    kind: Global___ClientKind.ValueType
+    topic: _builtins.str
+    """A topic that producers send to, or that consumers subscribe to."""
+    consumer_group: _builtins.str
+    page_size: _builtins.int
+    """0: as many as the broker allows."""
+    page_token: _builtins.str
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str | None = ...,
+        kind: Global___ClientKind.ValueType = ...,
+        topic: _builtins.str = ...,
+        consumer_group: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_namespace", b"_namespace", "namespace", b"namespace"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_namespace", b"_namespace", "consumer_group", b"consumer_group", "kind", b"kind", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__namespace: _TypeAlias = _typing.Literal["namespace"]  # noqa: Y015
+    _WhichOneofArgType__namespace: _TypeAlias = _typing.Literal["_namespace", b"_namespace"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__namespace) -> _WhichOneofReturnType__namespace | None: ...
+
+Global___ListClientsRequest: _TypeAlias = ListClientsRequest  # noqa: Y015
+
+@_typing.final
+class ConnectedClient(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SubscriptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    CLIENT_TYPE_FIELD_NUMBER: _builtins.int
+    LANGUAGE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    HOSTNAME_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    CONSUMER_GROUP_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    SUBSCRIPTIONS_FIELD_NUMBER: _builtins.int
+    LAST_HEARTBEAT_MS_FIELD_NUMBER: _builtins.int
+    client_id: _builtins.str
+    client_type: _builtins.str
+    language: _builtins.str
+    version: _builtins.str
+    address: _builtins.str
+    """Address of the client, without port."""
+    hostname: _builtins.str
+    namespace: _builtins.str
+    consumer_group: _builtins.str
+    last_heartbeat_ms: _builtins.int
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Topics that a producer sends to."""
+
+    @_builtins.property
+    def subscriptions(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Topic -> filter expression of a consumer."""
+
+    def __init__(
+        self,
+        *,
+        client_id: _builtins.str = ...,
+        client_type: _builtins.str = ...,
+        language: _builtins.str = ...,
+        version: _builtins.str = ...,
+        address: _builtins.str = ...,
+        hostname: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+        consumer_group: _builtins.str = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        subscriptions: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        last_heartbeat_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "client_id", b"client_id", "client_type", b"client_type", "consumer_group", b"consumer_group", "hostname", b"hostname", "language", b"language", "last_heartbeat_ms", b"last_heartbeat_ms", "namespace", b"namespace", "subscriptions", b"subscriptions", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConnectedClient: _TypeAlias = ConnectedClient  # noqa: Y015
+
+@_typing.final
+class ListClientsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty: the last page."""
+    @_builtins.property
+    def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConnectedClient]:
+        """By client id."""
+
+    def __init__(
+        self,
+        *,
+        clients: _abc.Iterable[Global___ConnectedClient] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListClientsResponse: _TypeAlias = ListClientsResponse  # noqa: Y015
 
 @_typing.final
 class GetConsumerGroupResponse(_message.Message):

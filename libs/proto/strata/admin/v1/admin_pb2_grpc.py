@@ -59,6 +59,16 @@ class AdminServiceStub(object):
                 request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.DeleteTopicRequest.SerializeToString,
                 response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.DeleteTopicResponse.FromString,
                 _registered_method=True)
+        self.ListClients = channel.unary_unary(
+                '/strata.admin.v1.AdminService/ListClients',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListClientsRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListClientsResponse.FromString,
+                _registered_method=True)
+        self.PurgeTopic = channel.unary_unary(
+                '/strata.admin.v1.AdminService/PurgeTopic',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.PurgeTopicRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.PurgeTopicResponse.FromString,
+                _registered_method=True)
         self.CreateConsumerGroup = channel.unary_unary(
                 '/strata.admin.v1.AdminService/CreateConsumerGroup',
                 request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.CreateConsumerGroupRequest.SerializeToString,
@@ -355,6 +365,20 @@ class AdminServiceServicer(object):
 
     def DeleteTopic(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListClients(self, request, context):
+        """Clients that are connected to any broker.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PurgeTopic(self, request, context):
+        """Deletes the messages that a topic has at the call; the topic and its consumer groups stay.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -739,6 +763,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DeleteTopic,
                     request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.DeleteTopicRequest.FromString,
                     response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.DeleteTopicResponse.SerializeToString,
+            ),
+            'ListClients': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListClients,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListClientsRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListClientsResponse.SerializeToString,
+            ),
+            'PurgeTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.PurgeTopic,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.PurgeTopicRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.PurgeTopicResponse.SerializeToString,
             ),
             'CreateConsumerGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateConsumerGroup,
@@ -1141,6 +1175,60 @@ class AdminService(object):
             '/strata.admin.v1.AdminService/DeleteTopic',
             strata_dot_admin_dot_v1_dot_admin__pb2.DeleteTopicRequest.SerializeToString,
             strata_dot_admin_dot_v1_dot_admin__pb2.DeleteTopicResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListClients(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/ListClients',
+            strata_dot_admin_dot_v1_dot_admin__pb2.ListClientsRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.ListClientsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PurgeTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/PurgeTopic',
+            strata_dot_admin_dot_v1_dot_admin__pb2.PurgeTopicRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.PurgeTopicResponse.FromString,
             options,
             channel_credentials,
             insecure,

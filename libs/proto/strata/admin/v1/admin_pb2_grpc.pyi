@@ -39,6 +39,10 @@ class AdminServiceStub:
     ListTopics: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListTopicsRequest, _admin_pb2.ListTopicsResponse]
     UpdateTopic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UpdateTopicRequest, _admin_pb2.UpdateTopicResponse]
     DeleteTopic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteTopicRequest, _admin_pb2.DeleteTopicResponse]
+    ListClients: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListClientsRequest, _admin_pb2.ListClientsResponse]
+    """Clients that are connected to any broker."""
+    PurgeTopic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PurgeTopicRequest, _admin_pb2.PurgeTopicResponse]
+    """Deletes the messages that a topic has at the call; the topic and its consumer groups stay."""
     CreateConsumerGroup: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateConsumerGroupRequest, _admin_pb2.CreateConsumerGroupResponse]
     GetConsumerGroup: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetConsumerGroupRequest, _admin_pb2.GetConsumerGroupResponse]
     ListConsumerGroups: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListConsumerGroupsRequest, _admin_pb2.ListConsumerGroupsResponse]
@@ -138,6 +142,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     ListTopics: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListTopicsRequest, _admin_pb2.ListTopicsResponse]  # type: ignore[assignment]
     UpdateTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.UpdateTopicRequest, _admin_pb2.UpdateTopicResponse]  # type: ignore[assignment]
     DeleteTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteTopicRequest, _admin_pb2.DeleteTopicResponse]  # type: ignore[assignment]
+    ListClients: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListClientsRequest, _admin_pb2.ListClientsResponse]  # type: ignore[assignment]
+    """Clients that are connected to any broker."""
+    PurgeTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.PurgeTopicRequest, _admin_pb2.PurgeTopicResponse]  # type: ignore[assignment]
+    """Deletes the messages that a topic has at the call; the topic and its consumer groups stay."""
     CreateConsumerGroup: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateConsumerGroupRequest, _admin_pb2.CreateConsumerGroupResponse]  # type: ignore[assignment]
     GetConsumerGroup: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetConsumerGroupRequest, _admin_pb2.GetConsumerGroupResponse]  # type: ignore[assignment]
     ListConsumerGroups: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListConsumerGroupsRequest, _admin_pb2.ListConsumerGroupsResponse]  # type: ignore[assignment]
@@ -264,6 +272,22 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DeleteTopicRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DeleteTopicResponse, _abc.Awaitable[_admin_pb2.DeleteTopicResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListClients(
+        self,
+        request: _admin_pb2.ListClientsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListClientsResponse, _abc.Awaitable[_admin_pb2.ListClientsResponse]]:
+        """Clients that are connected to any broker."""
+
+    @_abc_1.abstractmethod
+    def PurgeTopic(
+        self,
+        request: _admin_pb2.PurgeTopicRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.PurgeTopicResponse, _abc.Awaitable[_admin_pb2.PurgeTopicResponse]]:
+        """Deletes the messages that a topic has at the call; the topic and its consumer groups stay."""
 
     @_abc_1.abstractmethod
     def CreateConsumerGroup(

@@ -38,6 +38,43 @@ CLIENT_COMMAND_VERIFY_MESSAGE: ClientCommand.ValueType  # 2
 Global___ClientCommand: _TypeAlias = ClientCommand  # noqa: Y015
 
 @_typing.final
+class CountConnectionsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CountConnectionsRequest: _TypeAlias = CountConnectionsRequest  # noqa: Y015
+
+@_typing.final
+class CountConnectionsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONNECTIONS_FIELD_NUMBER: _builtins.int
+    connections: _builtins.int
+    """Without those that the broker asked to connect again. Absent: the broker cannot tell."""
+    def __init__(
+        self,
+        *,
+        connections: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_connections", b"_connections", "connections", b"connections"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_connections", b"_connections", "connections", b"connections"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__connections: _TypeAlias = _typing.Literal["connections"]  # noqa: Y015
+    _WhichOneofArgType__connections: _TypeAlias = _typing.Literal["_connections", b"_connections"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__connections) -> _WhichOneofReturnType__connections | None: ...
+
+Global___CountConnectionsResponse: _TypeAlias = CountConnectionsResponse  # noqa: Y015
+
+@_typing.final
 class ListClientsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

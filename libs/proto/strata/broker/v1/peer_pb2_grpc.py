@@ -44,6 +44,11 @@ class PeerServiceStub(object):
                 request_serializer=strata_dot_broker_dot_v1_dot_peer__pb2.CommandClientRequest.SerializeToString,
                 response_deserializer=strata_dot_broker_dot_v1_dot_peer__pb2.CommandClientResponse.FromString,
                 _registered_method=True)
+        self.CountConnections = channel.unary_unary(
+                '/strata.broker.v1.PeerService/CountConnections',
+                request_serializer=strata_dot_broker_dot_v1_dot_peer__pb2.CountConnectionsRequest.SerializeToString,
+                response_deserializer=strata_dot_broker_dot_v1_dot_peer__pb2.CountConnectionsResponse.FromString,
+                _registered_method=True)
 
 
 class PeerServiceServicer(object):
@@ -63,6 +68,13 @@ class PeerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CountConnections(self, request, context):
+        """How many clients are connected to this broker.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -75,6 +87,11 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     servicer.CommandClient,
                     request_deserializer=strata_dot_broker_dot_v1_dot_peer__pb2.CommandClientRequest.FromString,
                     response_serializer=strata_dot_broker_dot_v1_dot_peer__pb2.CommandClientResponse.SerializeToString,
+            ),
+            'CountConnections': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountConnections,
+                    request_deserializer=strata_dot_broker_dot_v1_dot_peer__pb2.CountConnectionsRequest.FromString,
+                    response_serializer=strata_dot_broker_dot_v1_dot_peer__pb2.CountConnectionsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -131,6 +148,33 @@ class PeerService(object):
             '/strata.broker.v1.PeerService/CommandClient',
             strata_dot_broker_dot_v1_dot_peer__pb2.CommandClientRequest.SerializeToString,
             strata_dot_broker_dot_v1_dot_peer__pb2.CommandClientResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CountConnections(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.broker.v1.PeerService/CountConnections',
+            strata_dot_broker_dot_v1_dot_peer__pb2.CountConnectionsRequest.SerializeToString,
+            strata_dot_broker_dot_v1_dot_peer__pb2.CountConnectionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

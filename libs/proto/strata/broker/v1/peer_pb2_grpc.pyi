@@ -35,6 +35,8 @@ class PeerServiceStub:
     """Live clients of this broker."""
     CommandClient: _grpc.UnaryUnaryMultiCallable[_peer_pb2.CommandClientRequest, _peer_pb2.CommandClientResponse]
     """Sends a command to a client on its telemetry stream here and waits for its answer."""
+    CountConnections: _grpc.UnaryUnaryMultiCallable[_peer_pb2.CountConnectionsRequest, _peer_pb2.CountConnectionsResponse]
+    """How many clients are connected to this broker."""
 
 @_typing.type_check_only
 class PeerServiceAsyncStub(PeerServiceStub):
@@ -43,6 +45,8 @@ class PeerServiceAsyncStub(PeerServiceStub):
     """Live clients of this broker."""
     CommandClient: _aio.UnaryUnaryMultiCallable[_peer_pb2.CommandClientRequest, _peer_pb2.CommandClientResponse]  # type: ignore[assignment]
     """Sends a command to a client on its telemetry stream here and waits for its answer."""
+    CountConnections: _aio.UnaryUnaryMultiCallable[_peer_pb2.CountConnectionsRequest, _peer_pb2.CountConnectionsResponse]  # type: ignore[assignment]
+    """How many clients are connected to this broker."""
 
 class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -60,5 +64,13 @@ class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_peer_pb2.CommandClientResponse, _abc.Awaitable[_peer_pb2.CommandClientResponse]]:
         """Sends a command to a client on its telemetry stream here and waits for its answer."""
+
+    @_abc_1.abstractmethod
+    def CountConnections(
+        self,
+        request: _peer_pb2.CountConnectionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_peer_pb2.CountConnectionsResponse, _abc.Awaitable[_peer_pb2.CountConnectionsResponse]]:
+        """How many clients are connected to this broker."""
 
 def add_PeerServiceServicer_to_server(servicer: PeerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -682,6 +682,8 @@ class Node(_message.Message):
     MACHINE_FIELD_NUMBER: _builtins.int
     MACHINE_NODES_FIELD_NUMBER: _builtins.int
     REMOTING_ENDPOINT_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    STARTED_AT_MS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     kind: Global___NodeKind.ValueType
     advertised_endpoint: _builtins.str
@@ -710,6 +712,11 @@ class Node(_message.Message):
     """Nodes of this kind that the machine starts together; 0: it does not say."""
     remoting_endpoint: _builtins.str
     """Brokers: the address for clients of the remoting protocol; empty: there is none."""
+    version: _builtins.str
+    """Release that the node runs, and when its process started by its own clock; empty and 0: the row
+    was written by a release that keeps neither.
+    """
+    started_at_ms: _builtins.int
     @_builtins.property
     def endpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """host:port per transport, "inproc:NAME" inside a container."""
@@ -733,10 +740,12 @@ class Node(_message.Message):
         machine: _builtins.str = ...,
         machine_nodes: _builtins.int = ...,
         remoting_endpoint: _builtins.str = ...,
+        version: _builtins.str = ...,
+        started_at_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertised_endpoint", b"advertised_endpoint", "boot_id", b"boot_id", "draining", b"draining", "endpoints", b"endpoints", "kind", b"kind", "machine", b"machine", "machine_nodes", b"machine_nodes", "metadata_replica_id", b"metadata_replica_id", "node_id", b"node_id", "rack", b"rack", "registered_at_ms", b"registered_at_ms", "remoting_endpoint", b"remoting_endpoint", "revision", b"revision", "row_format", b"row_format", "state", b"state", "state_since_ms", b"state_since_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertised_endpoint", b"advertised_endpoint", "boot_id", b"boot_id", "draining", b"draining", "endpoints", b"endpoints", "kind", b"kind", "machine", b"machine", "machine_nodes", b"machine_nodes", "metadata_replica_id", b"metadata_replica_id", "node_id", b"node_id", "rack", b"rack", "registered_at_ms", b"registered_at_ms", "remoting_endpoint", b"remoting_endpoint", "revision", b"revision", "row_format", b"row_format", "started_at_ms", b"started_at_ms", "state", b"state", "state_since_ms", b"state_since_ms", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1749,6 +1749,88 @@ class ResetConsumerResponse(_message.Message):
 Global___ResetConsumerResponse: _TypeAlias = ResetConsumerResponse  # noqa: Y015
 
 @_typing.final
+class QueueStart(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    queue: _builtins.int
+    offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        queue: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "queue", b"queue"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueStart: _TypeAlias = QueueStart  # noqa: Y015
+
+@_typing.final
+class PurgeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    STARTS_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    @_builtins.property
+    def topic(self) -> Global___TopicRef: ...
+    @_builtins.property
+    def starts(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueStart]:
+        """Where queues begin afterwards; those that begin later already stay as they are, and a repeat
+        changes nothing (rule 37).
+        """
+
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        topic: Global___TopicRef | None = ...,
+        starts: _abc.Iterable[Global___QueueStart] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_group", b"raft_group", "starts", b"starts", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgeRequest: _TypeAlias = PurgeRequest  # noqa: Y015
+
+@_typing.final
+class PurgeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    DELETED_MESSAGES_FIELD_NUMBER: _builtins.int
+    SEALED_FIELD_NUMBER: _builtins.int
+    deleted_messages: _builtins.int
+    @_builtins.property
+    def refusal(self) -> Global___Refusal: ...
+    @_builtins.property
+    def sealed(self) -> _containers.RepeatedCompositeFieldContainer[Global___SealedQueue]:
+        """Named queues whose epoch has ended here."""
+
+    def __init__(
+        self,
+        *,
+        refusal: Global___Refusal | None = ...,
+        deleted_messages: _builtins.int = ...,
+        sealed: _abc.Iterable[Global___SealedQueue] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_messages", b"deleted_messages", "refusal", b"refusal", "sealed", b"sealed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgeResponse: _TypeAlias = PurgeResponse  # noqa: Y015
+
+@_typing.final
 class QueryRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -109,6 +109,11 @@ class StorageServiceStub(object):
                 request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.ResetConsumerRequest.SerializeToString,
                 response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.ResetConsumerResponse.FromString,
                 _registered_method=True)
+        self.Purge = channel.unary_unary(
+                '/strata.storage.v1.StorageService/Purge',
+                request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.PurgeRequest.SerializeToString,
+                response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.PurgeResponse.FromString,
+                _registered_method=True)
         self.Query = channel.unary_unary(
                 '/strata.storage.v1.StorageService/Query',
                 request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.QueryRequest.SerializeToString,
@@ -294,6 +299,13 @@ class StorageServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Purge(self, request, context):
+        """Deletes the messages of a topic below the offsets that it names (rule 10).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Query(self, request, context):
         """Finds messages by id, by key or by (queue, offset).
         """
@@ -469,6 +481,11 @@ def add_StorageServiceServicer_to_server(servicer, server):
                     servicer.ResetConsumer,
                     request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.ResetConsumerRequest.FromString,
                     response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.ResetConsumerResponse.SerializeToString,
+            ),
+            'Purge': grpc.unary_unary_rpc_method_handler(
+                    servicer.Purge,
+                    request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.PurgeRequest.FromString,
+                    response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.PurgeResponse.SerializeToString,
             ),
             'Query': grpc.unary_unary_rpc_method_handler(
                     servicer.Query,
@@ -946,6 +963,33 @@ class StorageService(object):
             '/strata.storage.v1.StorageService/ResetConsumer',
             strata_dot_storage_dot_v1_dot_storage__pb2.ResetConsumerRequest.SerializeToString,
             strata_dot_storage_dot_v1_dot_storage__pb2.ResetConsumerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Purge(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.storage.v1.StorageService/Purge',
+            strata_dot_storage_dot_v1_dot_storage__pb2.PurgeRequest.SerializeToString,
+            strata_dot_storage_dot_v1_dot_storage__pb2.PurgeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -73,6 +73,8 @@ class StorageServiceStub:
     """Returns the consumer groups that have read a topic in a raft group."""
     ResetConsumer: _grpc.UnaryUnaryMultiCallable[_storage_pb2.ResetConsumerRequest, _storage_pb2.ResetConsumerResponse]
     """Moves a consumer group's cursor; every lease handed out before is void (generation + 1)."""
+    Purge: _grpc.UnaryUnaryMultiCallable[_storage_pb2.PurgeRequest, _storage_pb2.PurgeResponse]
+    """Deletes the messages of a topic below the offsets that it names (rule 10)."""
     Query: _grpc.UnaryUnaryMultiCallable[_storage_pb2.QueryRequest, _storage_pb2.QueryResponse]
     """Finds messages by id, by key or by (queue, offset)."""
     Trace: _grpc.UnaryUnaryMultiCallable[_storage_pb2.TraceRequest, _storage_pb2.TraceResponse]
@@ -144,6 +146,8 @@ class StorageServiceAsyncStub(StorageServiceStub):
     """Returns the consumer groups that have read a topic in a raft group."""
     ResetConsumer: _aio.UnaryUnaryMultiCallable[_storage_pb2.ResetConsumerRequest, _storage_pb2.ResetConsumerResponse]  # type: ignore[assignment]
     """Moves a consumer group's cursor; every lease handed out before is void (generation + 1)."""
+    Purge: _aio.UnaryUnaryMultiCallable[_storage_pb2.PurgeRequest, _storage_pb2.PurgeResponse]  # type: ignore[assignment]
+    """Deletes the messages of a topic below the offsets that it names (rule 10)."""
     Query: _aio.UnaryUnaryMultiCallable[_storage_pb2.QueryRequest, _storage_pb2.QueryResponse]  # type: ignore[assignment]
     """Finds messages by id, by key or by (queue, offset)."""
     Trace: _aio.UnaryUnaryMultiCallable[_storage_pb2.TraceRequest, _storage_pb2.TraceResponse]  # type: ignore[assignment]
@@ -302,6 +306,14 @@ class StorageServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_storage_pb2.ResetConsumerResponse, _abc.Awaitable[_storage_pb2.ResetConsumerResponse]]:
         """Moves a consumer group's cursor; every lease handed out before is void (generation + 1)."""
+
+    @_abc_1.abstractmethod
+    def Purge(
+        self,
+        request: _storage_pb2.PurgeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_storage_pb2.PurgeResponse, _abc.Awaitable[_storage_pb2.PurgeResponse]]:
+        """Deletes the messages of a topic below the offsets that it names (rule 10)."""
 
     @_abc_1.abstractmethod
     def Query(

@@ -1,0 +1,63 @@
+"""Trims of one leader: those of retention and those that operators order, one at a time (rule 10).
+
+A trim says where queues begin, and apply writes it without a comparison (rule 1). So no trim is
+decided before the one ahead of it is applied: an older decision would let a queue begin earlier
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from strata_mq.commands import TrimCommand, TrimmedQueue, encode_trim
+from strata_storage.leading.proposer import Proposer, committed
+from strata_storage.rows.machine import GroupMachine
+
+_NOTHING_OLD_MS = 0  # an order of an operator frees no rows by their age
+
+
+class Trims:
+    """See the module docstring.
+
+    Args:
+        machine: rows of the raft group.
+        proposer: of this leader.
+
+    Attributes:
+        turn: held from the decision about a trim until the trim is applied.
+    """
+
+    def __init__(self, machine: GroupMachine, proposer: Proposer) -> None:
+        self._machine = machine
+        self._proposer = proposer
+        self.turn = asyncio.Lock()
+
+    async def purge(self, topic_id: int, starts: Mapping[int, int]) -> int:
+        """Let queues of a topic begin at offsets; return how many messages that deletes.
+
+        A queue that begins later already stays as it is, and no queue begins beyond its end. The
+        disk gets the space back with the next turns of retention.
+
+        Args:
+            topic_id: of the topic.
+            starts: queue -> first offset that stays.
+
+        Raises:
+            Refused: not the leader, or not now; whether it is done may be unknown.
+        """
+        async with self.turn:
+            deleted = 0
+            trimmed: list[TrimmedQueue] = []
+            for queue, start in starts.items():
+                row = self._machine.queues.get(topic_id, queue)
+                if row is None or min(start, row.next_offset) <= row.min_offset:
+                    continue
+                min_offset = min(start, row.next_offset)
+                deleted += min_offset - row.min_offset
+                trimmed.append(TrimmedQueue(topic_id, queue, min_offset))
+            if trimmed:
+                command = TrimCommand(self._machine.low_index, _NOTHING_OLD_MS, trimmed)
+                await committed(self._proposer.propose((encode_trim(command),)))
+            await self._proposer.applied()
+            return deleted
