@@ -34,7 +34,7 @@ def imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
 
 
 def test_no_file_imports_a_file_that_imports_it() -> None:
-    """What two files tell each other by types is a port in a third one."""
+    """Two files that need types of each other share a port in a third file."""
     known = modules()
     assert len(known) > 500, "where is the code?"
     graph = {
