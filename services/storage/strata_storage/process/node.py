@@ -514,8 +514,7 @@ class StorageNode:
         metrics.gauge("strata_storage_disk_free", lambda: self.disk_guard.space.free_bytes)
 
     def _used(self) -> list[tuple[float, dict[str, str]]]:
-        used = used_by(self.engines())
-        used |= self.brokers.used()
-        used |= {"filters_max": len(self.filters)}
-        used |= {"filter_characters_max": self.filters.characters}
+        filters = {"filters_max": len(self.filters)}
+        filters["filter_characters_max"] = self.filters.characters
+        used = used_by(self.engines()) | self.brokers.used() | filters
         return [(float(value), {"limit": limit}) for limit, value in used.items()]
