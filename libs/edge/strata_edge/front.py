@@ -205,10 +205,11 @@ class Front:
             self._report.sent_away += 1
             self._report.leaving += 1
             relay.leave()
+        # Before the answer: who has it finds the clients counted.
+        self._send_report()
         told = self._sent_away[:_MAX_TOLD_AWAY]
         if self._tell(json.dumps({"sent_away": told})):
             del self._sent_away[: len(told)]
-        self._send_report()
 
     def _drain(self) -> None:
         """Take what has connected already, close the port, send everybody away."""
