@@ -59,7 +59,7 @@ class Node:
     def json(self, *arguments: str, stdin: bytes = b"") -> dict[str, Any]:
         """Return the JSON of a command that must succeed; see `inside`."""
         done = self.inside(*arguments, "-o", "json", stdin=stdin)
-        assert (done.code, done.err) == (0, b"")
+        assert (done.code, done.err) == (0, b""), done.err
         result: dict[str, Any] = json.loads(done.out)
         return result
 
