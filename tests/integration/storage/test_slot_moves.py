@@ -236,7 +236,7 @@ async def test_a_move_goes_on_when_leaders_fail(
 async def test_few_queues_go_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A move with many queues that stay is done in several entries and reports."""
     defaults = MemberOptions(slot_moves=SlotMoveOptions(max_kept_queues=3))
-    monkeypatch.setattr("strata_storage.process.member.MemberOptions", lambda: defaults)
+    monkeypatch.setattr("strata_storage.process.member_setup.MemberOptions", lambda: defaults)
     async for cluster in cluster_of(tmp_path, 1, groups=2):
         names = range(10, 15)
         topics = [meta.Topic(topic_id=n, name=f"t{n}", queue_count=4) for n in names]

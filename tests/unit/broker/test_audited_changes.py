@@ -37,6 +37,7 @@ SERVICES = {
     )
 }
 READING = {
+    "ListClients",
     *("GetTopic", "ListTopics", "GetConsumerGroup", "ListConsumerGroups", "FindMessages"),
     *("ListQueueSpans", "ScanQueue", "TraceMessage", "ListDeadLetterTopics", "ListDeadLetters"),
     *("ListTransactions", "GetTransaction", "GetConfig", "GetCluster", "GetHealth"),
