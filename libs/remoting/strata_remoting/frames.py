@@ -79,11 +79,11 @@ class RemotingFrameReader:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of the frame that is not whole yet."""
+        """Bytes that `frames` has not yielded: of whole frames too, if it was left early."""
         return len(self._data) - self._at
 
     def feed(self, data: bytes) -> None:
-        """Take in what arrived; `frames` must be read to its end before the next call."""
+        """Take in what arrived."""
         if self._at == len(self._data):
             self._data.clear()
             self._at = 0
@@ -93,7 +93,7 @@ class RemotingFrameReader:
         self._data += data
 
     def frames(self) -> Iterator[ReadFrame]:
-        """Yield the frames that are whole.
+        """Yield the frames that are whole; who leaves early finds the others next time.
 
         Raises:
             RemotingError: the bytes are no frame, or a limit is exceeded; the connection cannot go

@@ -474,7 +474,7 @@ class BrokerApp:
         await self._registration.leave(grace_s)
         await self._drain(grace_s)
         if self._remoting is not None:
-            await self._remoting.stop()
+            await self._remoting.stop(max(0.0, ends_s - self._clock.monotonic_s()) / 2)
         await self._edge.stop(max(0.0, ends_s - self._clock.monotonic_s()))
         await self._operators.stop_peers()
         await self.requests.stop()

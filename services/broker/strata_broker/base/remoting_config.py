@@ -47,6 +47,12 @@ class RemotingSection(Section):
     max_header_fields: int = Field(
         default=_FRAME.max_fields, ge=1, description="Most fields of a header, likewise."
     )
+    max_json_bytes: int = Field(
+        default=1024 * 1024,
+        ge=1_024,
+        description="Largest body of a heartbeat or of a request for locks, which is read at once; "
+        "a larger one is refused.",
+    )
     max_unfinished_bytes: int = Field(
         default=256 * 1024 * 1024,
         ge=1_024,

@@ -6,6 +6,7 @@ them; clients put code and text together themselves.
 
 from __future__ import annotations
 
+import json
 import re
 
 from strata_mq.requests import Code, RequestError
@@ -70,8 +71,9 @@ def succeeded(request: RemotingCommand, **fields: object) -> RemotingCommand:
     return request.answered(ResponseCode.SUCCESS, fields=shown, version=VERSION)
 
 
-def with_body(request: RemotingCommand, body: bytes) -> RemotingCommand:
-    """Return the answer of success with a body."""
+def with_json(request: RemotingCommand, value: object) -> RemotingCommand:
+    """Return the answer of success with a body in JSON."""
+    body = json.dumps(value, separators=(",", ":")).encode()
     return request.answered(ResponseCode.SUCCESS, body=body, version=VERSION)
 
 

@@ -111,7 +111,11 @@ class RemotingPort:
             face, parts.provisioner, self._addresses, cluster_name=section.cluster_name
         )
         consumers = RemotingConsumers(
-            face, members, locks, max_groups=section.max_groups_per_client
+            face,
+            members,
+            locks,
+            max_groups=section.max_groups_per_client,
+            max_json_bytes=section.max_json_bytes,
         )
         sends = RemotingSends(
             face,
@@ -158,6 +162,6 @@ class RemotingPort:
         self._store = Store.of(host, port)
         self._addresses.own = endpoint_of(host, port)
 
-    async def stop(self) -> None:
-        """Listen no longer, and end all connections."""
-        await self._listener.stop()
+    async def stop(self, grace_s: float) -> None:
+        """Listen no longer, answer what is under way for so long, and end all connections."""
+        await self._listener.stop(grace_s)

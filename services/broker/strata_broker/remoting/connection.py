@@ -2,7 +2,8 @@
 
 Requests are carried out side by side and answered as they end, each under its own number (opaque).
 A connection with too many unanswered requests, with answers that its client does not read, or with
-too many refused calls is not read until that has changed.
+too many refused calls is not read until that has changed; requests that have arrived already wait
+in the buffer.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class RemotingConnection(asyncio.Protocol):
         self._in_flight = 0
         self._last_request_s = self._loop.time()
         self._paused_until_s = 0.0
+        self._is_draining = False
         self._drained = asyncio.Event()
         self._drained.set()
         self._timer: asyncio.TimerHandle | None = None
@@ -114,7 +116,7 @@ class RemotingConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """See `asyncio.Protocol`."""
         self._drained.set()
-        self._pace()
+        self._go_on()
 
     # Peer ---------------------------------------------------------------------------------------
 
@@ -138,30 +140,34 @@ class RemotingConnection(asyncio.Protocol):
         if self._transport.get_write_buffer_size() < _MOST_TOLD_BYTES:
             self._transport.write(encode_frame(command, Serialization.JSON))
 
-    def close(self) -> None:
-        """End the connection after what was written."""
+    def drain(self) -> None:
+        """Begin no more requests, and end when those under way are answered."""
+        self._is_draining = True
+        self._pace()
+
+    def abort(self) -> None:
+        """End the connection now."""
         if self._transport is not None:
-            self._transport.close()
+            self._transport.abort()
 
     # Requests -----------------------------------------------------------------------------------
 
     def _take_frames(self) -> None:
-        """Begin the requests that are whole.
+        """Begin the requests that are whole, as many as may be carried out side by side.
 
         Raises:
             RemotingError: see `RemotingFrameReader.frames`.
         """
-        for frame in self._reader.frames():
-            self._last_request_s = self._loop.time()
+        frames, now_s = self._reader.frames(), self._loop.time()
+        if not self._unfinished_bytes:
+            self._unfinished_since_s = now_s
+        while self._takes_requests and (frame := next(frames, None)) is not None:
+            # The bytes behind it are those of another frame.
+            self._last_request_s = self._unfinished_since_s = now_s
             # A client answers nothing that this broker asks.
             if not frame.command.is_response:
                 self._begin(Exchange(frame.command, self, frame.serialization))
-            if self.is_gone:
-                return
-        waiting = self._reader.waiting_bytes
-        if waiting and not self._unfinished_bytes:
-            self._unfinished_since_s = self._loop.time()
-        if not self._set_unfinished(waiting):
+        if not self._set_unfinished(self._reader.waiting_bytes):
             self._end("too many bytes of unfinished frames (remoting.max_unfinished_bytes)")
         self._pace()
 
@@ -185,25 +191,49 @@ class RemotingConnection(asyncio.Protocol):
 
     def _ended(self, _: object) -> None:
         self._in_flight -= 1
-        self._pace()
+        self._go_on()
 
     # Limits -------------------------------------------------------------------------------------
+
+    @property
+    def _is_full(self) -> bool:
+        return self._in_flight >= self._port.config.max_requests_per_connection
+
+    @property
+    def _takes_requests(self) -> bool:
+        transport = self._transport
+        if transport is None or self.is_gone or transport.is_closing():
+            return False
+        is_paused = self._loop.time() < self._paused_until_s
+        return self._drained.is_set() and not (is_paused or self._is_full or self._is_draining)
+
+    def _go_on(self) -> None:
+        """Begin requests for which there was no room, and read more if there is room for more."""
+        self._pause_if_refused()
+        if self._reader.waiting_bytes and self._takes_requests:
+            self.data_received(b"")
+        else:
+            self._pace()
 
     def _pace(self) -> None:
         """Read, or do not read until there is room or the pause is over."""
         transport = self._transport
         if transport is None or self.is_gone or transport.is_closing():
             return
-        now_s = self._loop.time()
-        wait_s = self._port.dispatcher.wait_s(self.peer)
+        self._pause_if_refused()
+        if self._is_draining and not self._in_flight:
+            transport.close()
+        elif self._takes_requests:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+
+    def _pause_if_refused(self) -> None:
+        """Begin a pause if too much of the client was refused."""
+        now_s, wait_s = self._loop.time(), self._port.dispatcher.wait_s(self.peer)
         if wait_s and now_s >= self._paused_until_s:
             self._paused_until_s = now_s + wait_s
-            self._loop.call_later(wait_s, self._pace)
-        is_full = self._in_flight >= self._port.config.max_requests_per_connection
-        if is_full or not self._drained.is_set() or now_s < self._paused_until_s:
-            transport.pause_reading()
-        else:
-            transport.resume_reading()
+            self._loop.call_later(wait_s, self._go_on)
 
     def _set_unfinished(self, size_bytes: int) -> bool:
         more = size_bytes - self._unfinished_bytes
@@ -221,6 +251,9 @@ class RemotingConnection(asyncio.Protocol):
         if not self._in_flight and now_s - self._last_request_s >= idle_s:
             self._end("it is idle")
             return
+        if not self._takes_requests:
+            # What has arrived waits for this broker, not for its client.
+            self._unfinished_since_s = now_s
         if self._unfinished_bytes and now_s - self._unfinished_since_s >= upload_s:
             self._end("a frame arrives too slowly")
             return
@@ -228,5 +261,4 @@ class RemotingConnection(asyncio.Protocol):
 
     def _end(self, reason: str) -> None:
         _LOG.info("remoting connection ended", peer=self.peer, reason=reason)
-        if self._transport is not None:
-            self._transport.abort()
+        self.abort()

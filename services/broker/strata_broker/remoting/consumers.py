@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.remoting.addresses import broker_name_of
-from strata_broker.remoting.answers import RemotingRefusal, succeeded, with_body
+from strata_broker.remoting.answers import RemotingRefusal, succeeded, with_json
 from strata_broker.remoting.exchange import Exchange, Handler, RemotingPeer
 from strata_broker.remoting.face import MessagingFace
 from strata_broker.remoting.heartbeats import LockedQueue, read_heartbeat, read_locks
@@ -28,6 +27,7 @@ class RemotingConsumers:
         members: of consumer groups.
         locks: of queues.
         max_groups: of one client.
+        max_json_bytes: of the body of a heartbeat, or of a request for locks.
     """
 
     def __init__(
@@ -37,11 +37,13 @@ class RemotingConsumers:
         locks: QueueLocks,
         *,
         max_groups: int,
+        max_json_bytes: int,
     ) -> None:
         self._face = face
         self._members = members
         self._locks = locks
         self._max_groups = max_groups
+        self._max_json_bytes = max_json_bytes
         # Consumer groups by connection.
         self._groups: dict[RemotingPeer, set[str]] = {}
 
@@ -67,7 +69,8 @@ class RemotingConsumers:
             RemotingError: the body cannot be read, or has too many groups.
             RequestError: a consumer group's name is illegal, or the client may not use it.
         """
-        client, data = exchange.client, read_heartbeat(exchange.request.body)
+        client = exchange.client
+        data = read_heartbeat(exchange.request.body, self._max_json_bytes)
         if len(data.client_id) > _MOST_CLIENT_ID:
             raise RemotingError(f"a client id has at most {_MOST_CLIENT_ID} characters")
         if len(data.producer_groups) + len(data.consumers) > self._max_groups:
@@ -107,7 +110,7 @@ class RemotingConsumers:
         found = self._members.client_ids(group)
         if not found:
             raise RemotingRefusal(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
-        return with_body(exchange.request, _json({"consumerIdList": found}))
+        return with_json(exchange.request, {"consumerIdList": found})
 
     async def check_config(self, exchange: Exchange) -> RemotingCommand:
         """Accept a client's SQL92 subscription; a pull tells if the expression is wrong."""
@@ -119,7 +122,7 @@ class RemotingConsumers:
         Raises:
             RemotingError: the body cannot be read, or names too many queues.
         """
-        wanted = read_locks(exchange.request.body)
+        wanted = read_locks(exchange.request.body, self._max_json_bytes)
         taken = self._each(
             wanted.queues,
             wanted.group,
@@ -129,7 +132,7 @@ class RemotingConsumers:
             {"brokerName": one.broker_name, "queueId": one.queue_id, "topic": one.topic}
             for one in taken
         ]
-        return with_body(exchange.request, _json({"lockOKMQSet": shown}))
+        return with_json(exchange.request, {"lockOKMQSet": shown})
 
     async def unlock(self, exchange: Exchange) -> RemotingCommand:
         """Give locks back.
@@ -137,7 +140,7 @@ class RemotingConsumers:
         Raises:
             RemotingError: see `lock`.
         """
-        wanted = read_locks(exchange.request.body)
+        wanted = read_locks(exchange.request.body, self._max_json_bytes)
 
         def give_back(key: QueueKey) -> bool:
             self._locks.unlock(key, wanted.client_id)
@@ -168,7 +171,3 @@ class RemotingConsumers:
         await self._face.call(
             "Heartbeat", request, service_pb2.HeartbeatResponse, exchange.caller(group)
         )
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()

@@ -62,9 +62,7 @@ class RemotingDispatcher:
         answer: RemotingCommand | None
         code = Code.OK
         try:
-            with contained(
-                self._requests, "remoting", RemotingRefusal, RemotingError, ConnectionError
-            ):
+            with contained(self._requests, "remoting", *_EXPECTED):
                 answer = await self._carry_out(exchange)
         except RequestError as failure:
             code = failure.code

@@ -56,13 +56,13 @@ class LockRequest(NamedTuple):
     queues: list[LockedQueue]
 
 
-def read_heartbeat(body: bytes) -> HeartbeatData:
+def read_heartbeat(body: bytes, max_bytes: int) -> HeartbeatData:
     """Return the content of a heartbeat.
 
     Raises:
-        RemotingError: it cannot be read.
+        RemotingError: it cannot be read, or has more than `max_bytes`.
     """
-    data = _object(body)
+    data = _object(body, max_bytes)
     consumers = {}
     for one in _objects(data, "consumerDataSet"):
         found = _objects(one, "subscriptionDataSet")
@@ -78,13 +78,13 @@ def read_heartbeat(body: bytes) -> HeartbeatData:
     )
 
 
-def read_locks(body: bytes) -> LockRequest:
+def read_locks(body: bytes, max_bytes: int) -> LockRequest:
     """Return what a client wants to lock or unlock.
 
     Raises:
-        RemotingError: it cannot be read.
+        RemotingError: it cannot be read, or has more than `max_bytes`.
     """
-    data = _object(body)
+    data = _object(body, max_bytes)
     queues = []
     for one in _objects(data, "mqSet"):
         number = one.get("queueId")
@@ -104,7 +104,11 @@ def _subscription(data: Mapping[str, Any]) -> tuple[str, RemotingSubscription]:
     )
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def _object(body: bytes, max_bytes: int) -> dict[str, Any]:
+    if len(body) > max_bytes:
+        raise RemotingError(
+            f"the body has {len(body)} bytes; {max_bytes} are allowed (remoting.max_json_bytes)"
+        )
     try:
         data = json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 
 from strata_broker.access.call_runtime import CallRuntime
 from strata_broker.metadata.requests import host_of
@@ -41,6 +42,9 @@ class RemotingListener:
         self._disconnected = disconnected
         self._server: asyncio.Server | None = None
         self._connections: set[RemotingConnection] = set()
+        # Set while there is no connection.
+        self._empty = asyncio.Event()
+        self._empty.set()
         self._addresses: Counter[str] = Counter()
         self._limit = Limit(
             "remoting connections", config.max_connections, "connections", metrics=runtime.metrics
@@ -73,13 +77,22 @@ class RemotingListener:
             )
         return int(self._server.sockets[0].getsockname()[1])
 
-    async def stop(self) -> None:
-        """Close the port and all connections; their clients go to another broker."""
+    async def stop(self, grace_s: float) -> None:
+        """Close the port, answer what is under way, end all connections.
+
+        Args:
+            grace_s: how long answers may take; their clients go to another broker in any case.
+        """
         if self._server is None:
             return
         self._server.close()
         for connection in tuple(self._connections):
-            connection.close()
+            connection.drain()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self._empty.wait()
+        for connection in tuple(self._connections):
+            connection.abort()
 
     def _take(self, connection: RemotingConnection) -> bool:
         address = host_of(connection.peer)
@@ -89,11 +102,14 @@ class RemotingListener:
             return False
         self._addresses[address] += 1
         self._connections.add(connection)
+        self._empty.clear()
         return True
 
     def _leave(self, connection: RemotingConnection) -> None:
         address = host_of(connection.peer)
         self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()
         self._limit.give_back()
         self._addresses[address] -= 1
         if not self._addresses[address]:

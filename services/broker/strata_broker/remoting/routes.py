@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
@@ -10,7 +9,7 @@ from strata_broker.clients.provision import Provisioner, topic_not_found
 from strata_broker.metadata.metadata import TopicRow
 from strata_broker.metadata.requests import Caller, use_of
 from strata_broker.remoting.addresses import RemotingAddresses, broker_name_of, broker_names
-from strata_broker.remoting.answers import RemotingRefusal, with_body
+from strata_broker.remoting.answers import RemotingRefusal, with_json
 from strata_broker.remoting.exchange import Exchange, Handler
 from strata_broker.remoting.face import MessagingFace
 from strata_broker.remoting.queue_ids import queue_numbers
@@ -61,7 +60,7 @@ class RemotingRoutes:
             RequestError: TOPIC_NOT_FOUND; the caller may not use the topic.
         """
         topic = await self.topic(exchange, exchange.request.text("topic"))
-        return with_body(exchange.request, _json(self._route_of(topic)))
+        return with_json(exchange.request, self._route_of(topic))
 
     async def topic(self, exchange: Exchange, name: str) -> TopicRow:
         """Return a topic that a client may use; made if it is unknown and that is allowed.
@@ -88,7 +87,7 @@ class RemotingRoutes:
             "brokerAddrTable": table,
             "clusterAddrTable": {self._cluster_name: list(table)},
         }
-        return with_body(exchange.request, _json(shown))
+        return with_json(exchange.request, shown)
 
     async def kv_config(self, exchange: Exchange) -> RemotingCommand:
         """Answer as a nameserver without such an entry: nobody can make any here.
@@ -153,7 +152,3 @@ class RemotingRoutes:
         )
         client = Caller(caller.metadata["x-mq-client-id"], "", peer=caller.peer)
         await self._provisioner.retry_topic(group, use_of(client, "Heartbeat"))
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()

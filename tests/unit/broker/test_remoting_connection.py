@@ -1,0 +1,172 @@
+"""One connection of the remoting protocol: what it begins, what waits, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from strata_broker.base.remoting_config import RemotingSection
+from strata_broker.remoting.connection import ConnectionPort, RemotingConnection
+from strata_broker.remoting.exchange import Exchange
+from strata_remoting import RemotingCommand, RequestCode, Serialization, encode_frame
+from strata_runtime.limits import Limit
+from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import RequestTasks
+from strata_testing import until
+
+
+class FakeTransport:
+    """Keeps what is written; knows whether it is read."""
+
+    def __init__(self) -> None:
+        self.is_read = True
+        self.written = b""
+        self.ended = ""
+
+    def get_extra_info(self, name: str) -> Any:
+        return ("127.0.0.1", 4_000) if name == "peername" else None
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+    def is_closing(self) -> bool:
+        return bool(self.ended)
+
+    def close(self) -> None:
+        self.ended = self.ended or "closed"
+
+    def abort(self) -> None:
+        self.ended = self.ended or "aborted"
+
+
+class FakeDispatcher:
+    """Holds every request until it is told to answer it."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.most_at_once = 0
+        self.pause_s = 0.0
+        self._held: list[asyncio.Event] = []
+
+    def wait_s(self, peer: str) -> float:
+        pause_s, self.pause_s = self.pause_s, 0.0
+        return pause_s
+
+    async def serve(self, exchange: Exchange) -> None:
+        self.begun.append(exchange.request.opaque)
+        held = asyncio.Event()
+        self._held.append(held)
+        self.most_at_once = max(self.most_at_once, len(self._held))
+        await held.wait()
+        self._held.remove(held)
+        await exchange.answer(exchange.request.answered(0))
+
+    def answer_one(self) -> None:
+        self._held[0].set()
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[SimpleNamespace]:
+    """A connection that may have two requests at once, and 200 ms for one frame."""
+    dispatcher, transport = FakeDispatcher(), FakeTransport()
+    config = RemotingSection(max_requests_per_connection=2, max_upload_ms=200)
+    requests = RequestTasks("remoting request", Metrics.disabled(), max_tasks=100)
+    port = ConnectionPort(
+        dispatcher,  # type: ignore[arg-type]
+        config,
+        requests,
+        Limit("unfinished", 1 << 20, "bytes", metrics=Metrics.disabled()),
+        lambda _: True,
+        lambda _: None,
+    )
+    connection = RemotingConnection(port)
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    yield SimpleNamespace(connection=connection, dispatcher=dispatcher, transport=transport)
+    connection.connection_lost(None)
+    await requests.stop()
+
+
+def has_begun(scene: SimpleNamespace, count: int) -> bool:
+    return len(scene.dispatcher.begun) == count
+
+
+def frames(*numbers: int) -> bytes:
+    commands = (RemotingCommand(RequestCode.HEART_BEAT, number) for number in numbers)
+    return b"".join(encode_frame(command, Serialization.JSON) for command in commands)
+
+
+async def test_what_arrives_at_once_is_begun_within_the_limit(scene: SimpleNamespace) -> None:
+    """One read may bring thousands of requests: they wait in the buffer, and none is lost."""
+    scene.connection.data_received(frames(*range(10)))
+    await until(lambda: len(scene.dispatcher.begun) == 2)
+    assert not scene.transport.is_read
+    for begun in (3, 4, 5, 6, 7, 8, 9, 10, 10, 10):
+        scene.dispatcher.answer_one()
+        await until(partial(has_begun, scene, begun))
+    assert scene.dispatcher.begun == list(range(10))
+    assert scene.dispatcher.most_at_once == 2
+    await until(lambda: scene.transport.is_read)
+
+
+async def test_a_pause_holds_for_what_has_arrived_too(scene: SimpleNamespace) -> None:
+    """A client with too many refusals gains nothing from sending requests in one piece."""
+    scene.connection.data_received(frames(*range(4)))
+    await until(lambda: len(scene.dispatcher.begun) == 2)
+    scene.dispatcher.pause_s = 0.05
+    scene.dispatcher.answer_one()
+    await until(lambda: not scene.dispatcher.pause_s)
+    assert scene.dispatcher.begun == [0, 1]
+    await until(lambda: scene.dispatcher.begun == [0, 1, 2])
+
+
+async def test_a_busy_client_whose_reads_end_within_frames_is_not_slow(
+    scene: SimpleNamespace,
+) -> None:
+    """The time limit is of one frame: each read ends one and begins the next."""
+    wire = frames(*range(100, 130))
+    size = len(wire) // 30
+    scene.connection.data_received(wire[: size // 2])
+    for number in range(12):
+        begin = number * size + size // 2
+        scene.connection.data_received(wire[begin : begin + size])
+        await until(partial(has_begun, scene, number + 1))
+        scene.dispatcher.answer_one()
+        await asyncio.sleep(0.05)
+    assert scene.transport.ended == ""
+
+
+async def test_a_frame_that_does_not_come_ends_its_connection(scene: SimpleNamespace) -> None:
+    """A client cannot hold the memory of a frame that it never finishes."""
+    scene.connection.data_received(frames(1)[:-1])
+    await until(lambda: scene.transport.ended == "aborted")
+
+
+async def test_requests_that_wait_for_room_are_no_slow_frame(scene: SimpleNamespace) -> None:
+    """They have arrived; only the broker is late."""
+    scene.connection.data_received(frames(*range(3)))
+    await asyncio.sleep(0.4)
+    assert (scene.transport.ended, len(scene.dispatcher.begun)) == ("", 2)
+
+
+async def test_a_drained_connection_ends_with_its_last_answer(scene: SimpleNamespace) -> None:
+    """What is under way is answered, what waits in the buffer is not begun."""
+    scene.connection.data_received(frames(*range(3)))
+    await until(lambda: len(scene.dispatcher.begun) == 2)
+    scene.connection.drain()
+    scene.dispatcher.answer_one()
+    await until(lambda: scene.transport.written.count(b'"opaque":') == 1)
+    assert scene.transport.ended == ""
+    scene.dispatcher.answer_one()
+    await until(lambda: scene.transport.ended == "closed")
+    assert (scene.dispatcher.begun, scene.transport.written.count(b'"opaque":')) == ([0, 1], 2)
