@@ -21,12 +21,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from strata_runtime.errors import ConfigError, StrataError
+from strata_runtime.files import replace_file
 from strata_runtime.roles import PeerRole, role_of
 from strata_runtime.tls import (
     general_name,
     read_certificate,
     read_key,
-    replace_file,
 )
 
 CA_FILE = "ca.crt"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from strata_runtime.errors import ConfigError, one_line
+from strata_runtime.files import replace_file
 
 _VALID_DAYS = 3_650
 _BACKDATED_DAYS = 1  # a client's clock may be behind
@@ -185,18 +185,3 @@ def general_name(name: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         return x509.DNSName(name)
-
-
-def replace_file(file: Path, content: bytes, *, mode: int) -> None:
-    """Write a file as a whole, or nothing of it.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    draft = file.with_suffix(file.suffix + ".new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    draft.replace(file)

@@ -28,6 +28,7 @@ from strata_cli.container.supervised import SupervisedMember
 from strata_edge.ports import CallError
 from strata_runtime.config import to_json, to_toml
 from strata_runtime.errors import ConfigError
+from strata_runtime.files import replace_file
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks
@@ -176,7 +177,7 @@ class ContainerControl:
                 _check_change(file, name, values)
                 return described(await self._restarted(member, file))
             except CallError:
-                await asyncio.to_thread(replace_file, path, before)
+                await asyncio.to_thread(replace_file, path, before.encode())
                 await self._again(name, path)
                 raise
 
@@ -194,7 +195,7 @@ class ContainerControl:
         try:
             await asyncio.to_thread(read_container, self._path, os.environ)
         except ConfigError as error:
-            await asyncio.to_thread(replace_file, self._path, before)
+            await asyncio.to_thread(replace_file, self._path, before.encode())
             raise CallError("INVALID_ARGUMENT", str(error)) from None
 
     async def _restarted(self, member: SupervisedMember, file: MemberFile) -> SupervisedMember:
@@ -241,7 +242,7 @@ class ContainerControl:
             edited = file_edits.with_property(text, "brokerConfigPaths", ":".join(names))
         else:
             edited = file_edits.with_toml_key(text, "container", "members", names)
-        await asyncio.to_thread(replace_file, self._path, edited)
+        await asyncio.to_thread(replace_file, self._path, edited.encode())
 
     async def _edit(
         self,
@@ -258,7 +259,7 @@ class ContainerControl:
         try:
             for name, value in sorted(values.items()):
                 text = edited_text(path, text, name, value, model)
-            await asyncio.to_thread(replace_file, path, text)
+            await asyncio.to_thread(replace_file, path, text.encode())
         except ConfigError as error:
             raise CallError("INVALID_ARGUMENT", f"{path}: {error}") from None
         except OSError as error:
@@ -309,20 +310,6 @@ def edited_text(
     if is_properties(path):
         return file_edits.with_property(text, name, value)
     return file_edits.with_toml_key(text, section, key, file_edits.value_of(value))
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a file atomically and synced; blocking.
-
-    Raises:
-        OSError: it cannot be written; the old file is there.
-    """
-    unfinished = path.with_name(f"{path.name}.new")
-    with unfinished.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
 
 
 def _without_effect(file: MemberFile, values: Mapping[str, str]) -> str:

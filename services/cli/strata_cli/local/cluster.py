@@ -31,7 +31,7 @@ from strata_cli.local.plan import (
     Role,
     free_ports,
     load,
-    replace_file,
+    replace_text,
     save,
 )
 from strata_cli.local.processes import Process, State
@@ -297,7 +297,7 @@ class LocalCluster:
             folder = self._process(forwarder).folder
             folder.mkdir(exist_ok=True)
             brokers = "".join(f"{broker.address}\n" for broker in self.plan.of("broker"))
-            replace_file(folder / BROKERS, brokers)
+            replace_text(folder / BROKERS, brokers)
 
     def _members(self, names: Iterable[str]) -> list[Member]:
         return [self.plan.member(name) for name in names]

@@ -7,7 +7,6 @@ kept: a restarted process has its old address. A plan knows nothing of running p
 from __future__ import annotations
 
 import json
-import os
 import random
 import socket
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +17,7 @@ from typing import Literal, Self
 
 from strata_cli.errors import CliError
 from strata_runtime.errors import StrataError
+from strata_runtime.files import replace_file
 
 Role = Literal["nameserver", "storage", "broker", "forwarder"]
 
@@ -291,22 +291,17 @@ def save(folder: Path, plan: ClusterPlan) -> None:
     Raises:
         PlanError: the folder cannot be written.
     """
-    replace_file(folder / _FILE, json.dumps(asdict(plan), indent=2) + "\n")
+    replace_text(folder / _FILE, json.dumps(asdict(plan), indent=2) + "\n")
 
 
-def replace_file(file: Path, text: str) -> None:
+def replace_text(file: Path, text: str) -> None:
     """Put a file in place of another as a whole.
 
     Raises:
         PlanError: it cannot be written.
     """
-    unfinished = file.with_name(f"{file.name}.new")
     try:
-        with unfinished.open("w", encoding="utf-8") as output:
-            output.write(text)
-            output.flush()
-            os.fsync(output.fileno())
-        unfinished.rename(file)
+        replace_file(file, text.encode())
     except OSError as error:
         raise PlanError(f"{file}: {error.strerror}") from None
 

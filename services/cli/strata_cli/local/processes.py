@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from strata_cli.local.plan import PlanError, replace_file
+from strata_cli.local.plan import PlanError, replace_text
 
 State = Literal["running", "paused", "stopped", "dead"]
 
@@ -80,7 +80,7 @@ class Process:
         started = Started(process.pid, stat[1] if stat is not None else 0)
         # Popen complains about children it did not see end; this one is not ours any more.
         process.returncode = 0
-        replace_file(self.folder / _FILE, json.dumps(asdict(started)) + "\n")
+        replace_text(self.folder / _FILE, json.dumps(asdict(started)) + "\n")
         return begin
 
     def state(self) -> tuple[State, int | None]:

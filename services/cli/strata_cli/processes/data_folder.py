@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Self
 
 from strata_runtime.errors import StrataError
+from strata_runtime.files import replace_file
 
 FORMAT_VERSION = 1
 
@@ -332,18 +333,8 @@ def replace_json(folder: Path, name: str, values: Mapping[str, object]) -> None:
     Raises:
         DataFolderError: it cannot be written.
     """
-    unfinished = folder / f"{name}.new"
+    text = json.dumps(values, indent=2)
     try:
-        with unfinished.open("w", encoding="utf-8") as file:
-            json.dump(values, file, indent=2)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.rename(folder / name)
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        replace_file(folder / name, f"{text}\n".encode())
     except OSError as error:
         raise DataFolderError(f"data folder {folder}: {error.strerror}") from None

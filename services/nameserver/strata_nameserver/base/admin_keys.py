@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strata_runtime.errors import ConfigError
+from strata_runtime.files import replace_file, sync_folder
 
 FIRST_ADMIN_FILE = "first-admin.json"
 RECOVERY_FILE = "recover-admin.json"
@@ -85,20 +86,13 @@ def write_keys(path: Path, keys: AdminKeys) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    unfinished = path.with_name(f"{path.name}.new")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    with os.fdopen(os.open(unfinished, flags, 0o600), "w", encoding="utf-8") as file:
-        os.fchmod(file.fileno(), 0o600)
-        if os.geteuid() == 0:
-            # An operator may be root where the server is not.
-            owner = path.parent.stat()
-            os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-        json.dump({"access_key": keys.access_key, "secret_key": keys.secret_key}, file, indent=2)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
-    _sync(path.parent)
+    text = json.dumps({"access_key": keys.access_key, "secret_key": keys.secret_key}, indent=2)
+    owner = None
+    if os.geteuid() == 0:
+        # An operator may be root where the server is not.
+        folder = path.parent.stat()
+        owner = (folder.st_uid, folder.st_gid)
+    replace_file(path, f"{text}\n".encode(), mode=0o600, owner=owner)
 
 
 def delete_keys(path: Path) -> None:
@@ -108,7 +102,7 @@ def delete_keys(path: Path) -> None:
         OSError: it cannot be deleted.
     """
     path.unlink(missing_ok=True)
-    _sync(path.parent)
+    sync_folder(path.parent)
 
 
 def _text(values: dict[str, object], key: str) -> str:
@@ -116,11 +110,3 @@ def _text(values: dict[str, object], key: str) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(key)
     return value
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

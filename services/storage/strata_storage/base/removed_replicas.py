@@ -23,6 +23,7 @@ from pathlib import Path
 
 import google_crc32c
 
+from strata_runtime.files import replace_file, sync_folder
 from strata_runtime.logs import get_logger
 
 FORMAT_VERSION = 1
@@ -116,12 +117,11 @@ class RemovedReplicas:
         (new / _LOG).mkdir(parents=True)
         for name in segments:
             _second_name(self._log_folder / name, new / _LOG / name)
-        _sync_folder(new / _LOG)
+        sync_folder(new / _LOG)
         _write_note(new, replica)
-        _sync_folder(new)
         shutil.rmtree(path, ignore_errors=True)
         new.rename(path)
-        _sync_folder(self.folder)
+        sync_folder(self.folder)
         self.count = len(self.listed())
 
     def path(self, replica_id: int) -> Path:
@@ -154,7 +154,6 @@ class RemovedReplicas:
         """
         path = self.path(replica.replica_id)
         _write_note(path, replace(replica, is_back=True))
-        _sync_folder(path)
         shutil.rmtree(path / _LOG, ignore_errors=True)
 
     def clean(self, now_ms: int, *, disk_is_low: bool) -> list[RemovedReplica]:
@@ -226,14 +225,10 @@ def read_note(path: Path) -> RemovedReplica:
 
 
 def _write_note(path: Path, replica: RemovedReplica) -> None:
+    """Write the note of a folder; it and what else is in the folder are durable then."""
     values = asdict(replica)
-    unfinished = path / (_NOTE + _UNFINISHED)
-    with unfinished.open("w", encoding="utf-8") as file:
-        json.dump({"crc32c": _crc(values), "replica": values}, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.rename(path / _NOTE)
+    text = json.dumps({"crc32c": _crc(values), "replica": values}, indent=1)
+    replace_file(path / _NOTE, f"{text}\n".encode())
 
 
 def _crc(values: Mapping[str, object]) -> str:
@@ -256,11 +251,3 @@ def _second_name(source: Path, target: Path) -> None:
 
 def _files(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
