@@ -1,9 +1,10 @@
-"""Serves `strata.admin.v1.AdminService` on an edge: bytes in, bytes out."""
+"""Serves the services of `strata.admin.v1` on an edge: bytes in, bytes out."""
 
 from __future__ import annotations
 
 from typing import cast
 
+from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from strata.admin.v1 import admin_pb2
@@ -23,6 +24,13 @@ SERVICE: str = _SERVICE.full_name
 
 
 def serve(edge: Methods, *servicers: object, trail: AuditTrail) -> None:
+    """Serve `AdminService`; see `serve_service`."""
+    serve_service(_SERVICE, edge, *servicers, trail=trail)
+
+
+def serve_service(
+    service: ServiceDescriptor, edge: Methods, *servicers: object, trail: AuditTrail
+) -> None:
     """Serve every RPC by the method of its name, in snake_case, that one of the servicers has.
 
     A method takes the request and returns the response; what it raises becomes a gRPC status with
@@ -31,7 +39,7 @@ def serve(edge: Methods, *servicers: object, trail: AuditTrail) -> None:
     Raises:
         TypeError: an RPC has no method, or two.
     """
-    for rpc in rpcs_of(_SERVICE, *servicers):
+    for rpc in rpcs_of(service, *servicers):
         edge.add_unary(rpc.path, _answering(rpc, trail))
 
 

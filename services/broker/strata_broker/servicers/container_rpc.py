@@ -6,17 +6,12 @@ The container itself carries the calls out; it is above this layer and comes as 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, cast
-
-from google.protobuf.message import DecodeError, Message
+from typing import Protocol
 
 from strata.admin.v1 import container_pb2
-from strata_angelia.methods import Rpc, rpcs_of
 from strata_broker.base.audit import AuditTrail
 from strata_broker.base.failures import Methods
-from strata_broker.base.parsing import parse
-from strata_broker.servicers.audit import audit
-from strata_edge.ports import CallError, CallInfo, UnaryHandler
+from strata_broker.servicers import admin_rpc
 
 _SERVICE = container_pb2.DESCRIPTOR.services_by_name["ContainerService"]
 SERVICE: str = _SERVICE.full_name
@@ -94,18 +89,4 @@ def serve(edge: Methods, servicer: object, *, trail: AuditTrail) -> None:
     Raises:
         TypeError: an RPC has no method.
     """
-    for rpc in rpcs_of(_SERVICE, servicer):
-        edge.add_unary(rpc.path, _answering(rpc, trail))
-
-
-def _answering(rpc: Rpc, trail: AuditTrail) -> UnaryHandler:
-    async def answer(data: bytes, info: CallInfo) -> bytes:
-        try:
-            request = parse(rpc.request_type, data)
-        except DecodeError as error:
-            raise CallError("INVALID_ARGUMENT", str(error)) from error
-        response = cast("Message", await rpc.function(request))
-        audit(trail, rpc.name, request, info)
-        return response.SerializeToString()
-
-    return answer
+    admin_rpc.serve_service(_SERVICE, edge, servicer, trail=trail)
