@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strata.storage.v1 import storage_pb2
 from strata_broker.base.receive_config import ReceiveSection
 from strata_broker.metadata.places import ANY_QUEUE
-from strata_broker.receives.serving_order import Ask, ServingOrders
+from strata_broker.receives.serving_order import Ask, ServingOrder, ServingOrders
 from strata_broker.storage_client.quiet_places import ConsumerPlace
 from strata_runtime.metrics import Metrics
 
@@ -245,3 +245,14 @@ def test_orders_are_kept_up_to_a_limit() -> None:
         )
     assert list(groups.orders._orders) == [(TOPIC, 1), (TOPIC, 3)]
     assert len(groups.orders) == 2
+
+
+def test_what_lower_levels_could_not_take_is_not_owed_for_ever() -> None:
+    """A level that seems to have messages but gives none for long gets no long run afterwards."""
+    order = ServingOrder(share_percent=50, look_s=LOOK_S)
+    order.learn(place_of(1), 0b1000_0001, 0.0)
+    for _ in range(10_000):
+        order.took([7])
+    turns = [order.lower_turn(32)[0] for _ in range(1_000)]
+    assert sum(turns) == 256
+    assert turns[-1] == 0, "the highest level is served again"

@@ -24,6 +24,9 @@ from strata_runtime.metrics import Metrics
 _MAX_POPS_PER_PLACE = 4
 # The turn of lower levels begins when they are owed this part of a receive, at least one message.
 _TURN_DIVISOR = 4
+# What lower levels could not take for long, because of filters for instance, is not owed for ever:
+# it would hold up the highest level for as long.
+_MAX_OWED = 256.0
 
 
 class Ask(NamedTuple):
@@ -105,7 +108,8 @@ class ServingOrder:
         self._top = max(levels)
         lower = (1 << self._top) - 1
         if any(known.bits & lower for known in self._known.values()):
-            self._owed += levels.count(self._top) * self._per_message
+            owed = self._owed + levels.count(self._top) * self._per_message
+            self._owed = min(owed, _MAX_OWED)
         else:
             self._owed = 0.0
 
