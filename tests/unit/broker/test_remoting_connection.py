@@ -160,7 +160,7 @@ async def test_requests_that_wait_for_room_are_no_slow_frame(scene: SimpleNamesp
 
 
 async def test_a_drained_connection_ends_with_its_last_answer(scene: SimpleNamespace) -> None:
-    """What is under way is answered, what waits in the buffer is not begun."""
+    """Requests under way are answered, those that wait in the buffer are not begun."""
     scene.connection.data_received(frames(*range(3)))
     await until(lambda: len(scene.dispatcher.begun) == 2)
     scene.connection.drain()

@@ -24,8 +24,8 @@ from strata_runtime.metrics import Metrics
 _MAX_POPS_PER_PLACE = 4
 # The turn of lower levels begins when they are owed this part of a receive, at least one message.
 _TURN_DIVISOR = 4
-# What lower levels could not take for long, because of filters for instance, is not owed for ever:
-# it would hold up the highest level for as long.
+# Lower levels that could not take their share for long, because of filters for instance, do not get
+# all of it afterwards: it would hold up the highest level for as long.
 _MAX_OWED = 256.0
 
 

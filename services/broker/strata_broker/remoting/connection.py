@@ -252,7 +252,7 @@ class RemotingConnection(asyncio.Protocol):
             self._end("it is idle")
             return
         if not self._takes_requests:
-            # What has arrived waits for this broker, not for its client.
+            # Requests that have arrived wait for this broker, not for their client.
             self._unfinished_since_s = now_s
         if self._unfinished_bytes and now_s - self._unfinished_since_s >= upload_s:
             self._end("a frame arrives too slowly")
