@@ -23,7 +23,8 @@ SEEDS = int(os.environ.get("STRATA_SIM_SEEDS", "100"))
 FIRST_SEED = int(os.environ.get("STRATA_SIM_FIRST_SEED", "1"))
 PROCESSES = 2
 EVENTS_SHOWN = 60
-SECONDS_PER_SEED = 60
+# Far more than a seed takes: a guard against runs that never end, also on a busy machine.
+SECONDS_PER_SEED = 300
 HERE = Path(__file__).parent
 # Work that every run must have done, and what a tenth of them must.
 EACH_SEED = (
@@ -53,10 +54,11 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 def verdicts_of(process: subprocess.Popen[str], seeds: int) -> list[dict[str, Any]]:
     """Wait for a process and return its verdicts; the other lines are shown."""
-    try:
-        output, _ = process.communicate(timeout=seeds * SECONDS_PER_SEED)
-    finally:
-        process.kill()
+    with process:
+        try:
+            output, _ = process.communicate(timeout=seeds * SECONDS_PER_SEED)
+        finally:
+            process.kill()
     verdicts = []
     for line in output.splitlines():
         if line.startswith("{"):
@@ -114,6 +116,7 @@ def test_clusters_survive_faults() -> None:
 
 
 @needs_all_seeds
+@pytest.mark.timeout(SEEDS * SECONDS_PER_SEED)
 def test_raft_groups_that_rest() -> None:
     """Without a tier and tables nothing but clients wakes a raft group; all holds there, too."""
     seeds = max(1, SEEDS // 10)
@@ -124,6 +127,7 @@ def test_raft_groups_that_rest() -> None:
 
 
 @needs_all_seeds
+@pytest.mark.timeout(2 * SECONDS_PER_SEED)
 def test_same_seed_same_run() -> None:
     """Two processes that run one seed see the same events, to the last message."""
     processes = [start("--seeds", str(FIRST_SEED)) for _ in range(2)]
