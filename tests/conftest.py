@@ -42,12 +42,14 @@ STORES = (
     "tests/integration/tiered_stores/",
 )
 SPARK = ("tests/integration/spark/",)
+# The code that people wrote is parsed once for all of them.
+REPOSITORY = ("tests/repo/",)
 ALONE = ("tests/sim/", "tests/mutations/planted")
 FIRST = (*CLUSTERS, *CLIENTS, "tests/sim/test_cluster", *STORES, *SPARK, "tests/e2e/")
 
 
 def lane(node_id: str) -> str:
-    """Return what a test shares a lane with: clusters, clients, stores, Spark, or its module.
+    """Return what a test shares a lane with: others that need the same parts, or its module.
 
     Simulations and planted mistakes share nothing: each is dealt out by itself.
     """
@@ -59,6 +61,8 @@ def lane(node_id: str) -> str:
         return "stores"
     if node_id.startswith(SPARK):
         return "spark"
+    if node_id.startswith(REPOSITORY):
+        return "repository"
     return node_id if node_id.startswith(ALONE) else node_id.partition("::")[0]
 
 
@@ -93,6 +97,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if stage in _stages(item)]
         config.hook.pytest_deselected(items=others)
     items.sort(key=_turn)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Spare later collections of garbage the modules and the tests: one ends each module."""
+    gc.collect()
+    gc.freeze()
 
 
 def _stages(item: pytest.Item) -> tuple[str, ...]:

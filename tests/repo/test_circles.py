@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-from tests.repo.test_tree import ROOT, written_code
+from tests.repo.sources import ROOT, nodes_of, written_code
 
 
 def modules() -> dict[str, Path]:
@@ -23,7 +23,7 @@ def modules() -> dict[str, Path]:
 
 def imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
     """Yield the modules that a file imports, wherever in it."""
-    for each in ast.walk(ast.parse(path.read_text())):
+    for each in nodes_of(path):
         if isinstance(each, ast.Import):
             yield from (alias.name for alias in each.names)
         elif isinstance(each, ast.ImportFrom) and each.module:

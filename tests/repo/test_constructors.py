@@ -10,24 +10,21 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.repo.sources import ROOT, nodes_of, written_code
+
 MAX_PARAMETERS = 8
 MAX_POSITIONAL = 3
 
 
 def constructors() -> Iterator[tuple[str, ast.arguments]]:
-    for folder in ("libs", "services", "testing"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            if path.name.endswith(("_pb2.py", "_pb2_grpc.py")):
-                continue
-            for each in ast.walk(ast.parse(path.read_text())):
-                if isinstance(each, ast.ClassDef):
-                    name = f"{path.relative_to(ROOT)}:{each.name}"
-                    for method in each.body:
-                        if isinstance(method, ast.FunctionDef) and method.name == "__init__":
-                            yield name, method.args
+    for path in written_code("libs", "services", "testing"):
+        for each in nodes_of(path):
+            if isinstance(each, ast.ClassDef):
+                name = f"{path.relative_to(ROOT)}:{each.name}"
+                for method in each.body:
+                    if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                        yield name, method.args
 
 
 def positional(arguments: ast.arguments) -> int:
@@ -52,9 +49,8 @@ def test_records_of_parts_have_one_idea() -> None:
     """A record that only bundles parts is no way round the limit: it has at most eight, too."""
     bags = [
         f"{path.relative_to(ROOT)}:{each.name}"
-        for folder in ("libs", "services", "testing")
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        for each in ast.walk(ast.parse(path.read_text()))
+        for path in written_code("libs", "services", "testing")
+        for each in nodes_of(path)
         if isinstance(each, ast.ClassDef)
         and each.name.endswith("Parts")
         and sum(isinstance(line, ast.AnnAssign) for line in each.body) > MAX_PARAMETERS

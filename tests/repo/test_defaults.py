@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tests.repo.test_tree import ROOT, written_code
+from tests.repo.sources import nodes_of, written_code
 
 # Numbers that are alike by chance, and those of plugins, of which the core imports nothing.
 OTHERWISE = {
@@ -30,10 +30,8 @@ OTHERWISE = {
 
 def literals(*, of_sections: bool) -> Iterator[tuple[str, str, object]]:
     """Yield class, field and default, of sections or of classes of options."""
-    for path in written_code():
-        if path.relative_to(ROOT).parts[0] not in ("libs", "services"):
-            continue
-        for each in ast.walk(ast.parse(path.read_text())):
+    for path in written_code("libs", "services"):
+        for each in nodes_of(path):
             if not isinstance(each, ast.ClassDef):
                 continue
             bases = {ast.unparse(base) for base in each.bases}

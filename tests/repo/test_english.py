@@ -10,11 +10,10 @@ import io
 import json
 import re
 import tokenize
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tests.repo.test_tree import ROOT, tracked, written_code
+from tests.repo.sources import ROOT, nodes_of, tracked, written_code
 
 # A sentence that begins with a relative clause or a genitive; questions are left alone.
 _BACKWARDS = re.compile(
@@ -35,19 +34,13 @@ def pages() -> Iterator[tuple[str, str]]:
         yield str(path.relative_to(ROOT)), "\n".join(lines)
 
 
-@cache
-def our_code() -> tuple[Path, ...]:
-    """Python files of services and libraries, of what surrounds them, and of the tests."""
-    return tuple(path for path in written_code() if path.relative_to(ROOT).parts[0] in _OURS)
-
-
 def texts_in_code() -> Iterator[tuple[str, str]]:
     """Yield docstrings, errors, help and descriptions: every literal that has a space.
 
     Only docstrings of tests are read: their other literals are data.
     """
-    for path in our_code():
-        nodes = ast.walk(ast.parse(path.read_text()))
+    for path in written_code(*_OURS):
+        nodes: Iterable[ast.AST] = nodes_of(path)
         if path.relative_to(ROOT).parts[0] == "tests":
             nodes = (node.value for node in nodes if isinstance(node, ast.Expr))
         for node in nodes:
@@ -57,7 +50,7 @@ def texts_in_code() -> Iterator[tuple[str, str]]:
 
 def comments() -> Iterator[tuple[str, str]]:
     """Yield comments, neighbouring lines as one: of code, service definitions and settings."""
-    for path in our_code():
+    for path in written_code(*_OURS):
         tokens = tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
         lines = {each.start[0]: each.string for each in tokens if each.type == tokenize.COMMENT}
         yield from _joined(path, lines)

@@ -6,17 +6,17 @@ import ast
 import re
 from collections import defaultdict
 
-from tests.repo.test_tree import ROOT, written_code
+from tests.repo.sources import ROOT, nodes_of, written_code
 
 
 def public_classes() -> dict[str, list[str]]:
     """Return the names of public classes of the shipped packages, with their files."""
     found: dict[str, list[str]] = defaultdict(list)
-    for path in written_code():
+    for path in written_code("libs", "services"):
         name = path.relative_to(ROOT)
-        if name.parts[0] not in ("libs", "services"):
-            continue
-        for node in ast.parse(path.read_text()).body:
+        module = nodes_of(path)[0]
+        assert isinstance(module, ast.Module)
+        for node in module.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found[node.name].append(str(name))
     return found

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.repo.test_tree import ROOT, tracked
+from tests.repo.sources import ROOT, tracked
 
 _FENCE = re.compile(r"^```\w*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _INLINE = re.compile(r"`([^`]+)`")

@@ -7,7 +7,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from tests.repo.test_tree import ROOT, tracked, written_code
+from tests.repo.sources import ROOT, nodes_of, tracked, written_code
 
 RULES = ROOT / "docs/rules.md"
 HEADING = re.compile(r"^### Rule (\d+)\. ", re.MULTILINE)
@@ -39,15 +39,15 @@ def cited(text: str) -> set[int]:
 
 def texts_that_run(path: Path) -> list[str]:
     """String literals of a file that are not docstrings: errors, metrics, help, descriptions."""
-    tree = ast.parse(path.read_text())
+    nodes = nodes_of(path)
     lone = {
         id(node.value)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
     return [
         node.value
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in lone
     ]
 
@@ -84,8 +84,8 @@ def test_every_rule_says_why_and_names_tests_that_exist() -> None:
 def test_published_texts_say_it_in_words() -> None:
     """Readers of a metric, a command's help, a description or an error have no page of rules."""
     found = [str(path.relative_to(ROOT)) for path in tracked(*PUBLISHED) if cited(path.read_text())]
-    for path in written_code():
-        if path.relative_to(ROOT).parts[0] in ("libs", "services") and cited(path.read_text()):
+    for path in written_code("libs", "services"):
+        if cited(path.read_text()):
             found += [f"{path.relative_to(ROOT)}: {t}" for t in texts_that_run(path) if cited(t)]
     assert found == []
 
@@ -93,12 +93,10 @@ def test_published_texts_say_it_in_words() -> None:
 def test_no_file_is_mapped_into_memory() -> None:
     """A page fault would block every thread, and a read error end the process (rule 31)."""
     found = []
-    for path in written_code():
-        if path.relative_to(ROOT).parts[0] not in ("libs", "services"):
-            continue
+    for path in written_code("libs", "services"):
         if "mmap" not in path.read_text():
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             if "mmap" in names or (isinstance(node, ast.keyword) and node.arg == "mmap_mode"):
@@ -109,5 +107,4 @@ def test_no_file_is_mapped_into_memory() -> None:
 @cache
 def _functions(path: Path) -> frozenset[str]:
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    tree = ast.walk(ast.parse(path.read_text()))
-    return frozenset(node.name for node in tree if isinstance(node, functions))
+    return frozenset(node.name for node in nodes_of(path) if isinstance(node, functions))

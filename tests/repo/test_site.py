@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.repo.test_tree import ROOT, tracked
+from tests.repo.sources import ROOT, tracked
 
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _ANCHORED = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")

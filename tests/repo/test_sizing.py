@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 from tests.parts.required import absent
-from tests.repo.test_tree import ROOT
+from tests.repo.sources import ROOT
 
 SCRIPT = ROOT / "docs/calculator/sizing.js"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import lane
-from tests.repo.test_tree import ROOT, tracked
+from tests.repo.sources import ROOT, nodes_of, tracked
 from tests.stages import (
     FULL,
     LANES,
@@ -60,9 +60,10 @@ def test_every_part_has_tests(part: Part) -> None:
     file, _, name = part.start.partition("::")
     assert (ROOT / file).exists()
     if name:
-        tree = ast.walk(ast.parse((ROOT / file).read_text()))
         functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-        assert any(isinstance(node, functions) and node.name == name for node in tree)
+        assert any(
+            isinstance(node, functions) and node.name == name for node in nodes_of(ROOT / file)
+        )
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -4,32 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.repo.sources import ROOT, nodes_of, tracked, written_code
+
 FILE_LINES_MAX = 520
 FUNCTION_LINES_MAX = 70
-
-
-def tracked(*patterns: str) -> list[Path]:
-    """Files that git tracks or would track."""
-    listing = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return [ROOT / name for name in listing.stdout.split("\n") if name and (ROOT / name).is_file()]
-
-
-def written_code() -> list[Path]:
-    """Python files that people write."""
-    generated = (ROOT / "libs/proto/apache", ROOT / "libs/proto/strata")
-    return [p for p in tracked("*.py") if not any(g in p.parents for g in generated)]
 
 
 def test_no_file_holds_more_than_one_idea() -> None:
@@ -46,7 +28,7 @@ def test_no_function_is_longer_than_a_page() -> None:
     """A function stays under the line limit, its docstring included."""
     long = {}
     for path in written_code():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 if lines > FUNCTION_LINES_MAX:
@@ -109,19 +91,18 @@ def test_time_and_waiting_have_one_double_each() -> None:
         ("tests/unit/runtime/test_lifecycle.py", "FastClock"),
     }
     found = set()
-    for path in written_code():
+    for path in written_code("tests", "testing"):
         name = str(path.relative_to(ROOT))
-        if not name.startswith(("tests/", "testing/")):
-            continue
-        tree = ast.parse(path.read_text())
-        for each in ast.walk(tree):
+        module, *_ = nodes = nodes_of(path)
+        assert isinstance(module, ast.Module)
+        for each in nodes:
             if isinstance(each, ast.ClassDef):
                 methods = {one.name for one in each.body if isinstance(one, ast.FunctionDef)}
                 if {"monotonic_s", "wall_ms"} <= methods:
                     found.add((name, each.name))
         found |= {
             (name, each.name)
-            for each in tree.body
+            for each in module.body
             if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
             and each.name.strip("_") in ("until", "eventually", "wait_until")
         }

@@ -6,7 +6,7 @@ import re
 
 from apache.rocketmq.v2 import definition_pb2
 from tests.integration.broker.code_matrix import BEYOND, BY_CLIENTS, MATRIX
-from tests.repo.test_tree import ROOT
+from tests.repo.sources import ROOT
 
 PAGE = (ROOT / "docs/troubleshooting.md").read_text()
 _ROW = re.compile(r"^\| (\d{5}) \| (\w+) \| (.+?) \|", re.MULTILINE)

@@ -8,7 +8,7 @@ from strata_cli.machine import folder
 from strata_cli.processes import data_folder
 from strata_metadata.rows import ROW_FORMAT
 from strata_tier.objects import layout
-from tests.repo.test_tree import ROOT
+from tests.repo.sources import ROOT
 
 
 def test_versions_are_those_of_the_code() -> None:

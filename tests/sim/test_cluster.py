@@ -119,7 +119,7 @@ def test_clusters_survive_faults() -> None:
 @pytest.mark.timeout(SEEDS * SECONDS_PER_SEED)
 def test_raft_groups_that_rest() -> None:
     """Without a tier and tables nothing but clients wakes a raft group; all holds there, too."""
-    seeds = max(1, SEEDS // 10)
+    seeds = max(1, SEEDS // 20)
     last = FIRST_SEED + seeds - 1
     verdicts = verdicts_of(start("--at-rest", "--seeds", f"{FIRST_SEED}-{last}"), seeds)
     bad = [verdict for verdict in verdicts if verdict["violations"]]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.standalone import Standalone
-from tests.repo.test_tree import ROOT, tracked
+from tests.repo.sources import ROOT, tracked
 
 _BLOCK = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _ID = re.compile(r"\b[0-9A-F]{34}\b")

@@ -20,6 +20,7 @@ from strata_seglog.errors import (
 from strata_seglog.frames import Frame
 from strata_seglog.verify import verify_log
 from strata_testing.simulated_disk import Keep, SimulatedDisk
+from tests.stages import examples
 
 # The kit is a fixture of this folder's conftest.py; its helpers have no importable name.
 Kit = Any
@@ -233,8 +234,9 @@ def test_rot_is_found_and_not_served(kit: Kit) -> None:
     disk, model = _filled(kit, seed)
     chance = random.Random(seed)
     places = _live_bytes(kit, disk)
-    # All of the first frames, the last bytes of each segment, and a sample of the rest.
-    for name, byte in places[:400] + places[-400:] + chance.sample(places, 500):
+    # The first frames, the last bytes of each segment, and a sample of the rest.
+    edge, others = examples(60, 400), examples(120, 500)
+    for name, byte in places[:edge] + places[-edge:] + chance.sample(places, others):
         rotten = disk.snapshot(0)
         rotten.flip(name, byte, chance.randrange(8))
         found: list[Corruption] = []
@@ -253,7 +255,7 @@ def test_rot_while_running_is_found_and_not_served(kit: Kit) -> None:
     seed = 6
     disk, model = _filled(kit, seed)
     chance = random.Random(seed)
-    for name, byte in chance.sample(_live_bytes(kit, disk), 300):
+    for name, byte in chance.sample(_live_bytes(kit, disk), examples(100, 300)):
         rotten = disk.snapshot(0)
         found: list[Corruption] = []
         log = kit.open(rotten, found.append)

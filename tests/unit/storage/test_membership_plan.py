@@ -14,6 +14,7 @@ from strata_storage.cluster.membership_plan import (
     Wait,
     next_step,
 )
+from tests.stages import examples
 
 IDS = range(1, 8)
 
@@ -124,7 +125,7 @@ def take(now: Standing, step: ChangeTo | HandOver) -> Standing:
     return standing(now.leader, step.voters, step.learners, caught_up=now.caught_up)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(100, 500))
 @given(st.data())
 def test_every_schedule_keeps_a_quorum_and_ends_where_it_is_wanted(data: st.DataObject) -> None:
     """With replicas that catch up now and then and wishes that change, it ends at the last wish."""
