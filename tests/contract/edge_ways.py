@@ -230,7 +230,7 @@ async def _open(kind: str, options: EdgeOptions, certificate: Certificate) -> Wa
             ("grpc.max_receive_message_length", 16 * MIB),
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 10_000),
         ]
         if not is_tls(kind):
             return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=arguments)

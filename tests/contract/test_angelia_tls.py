@@ -97,6 +97,39 @@ async def test_both_ends_know_each_other(scene: Scene) -> None:
     assert [context.role for context in scene.handler.contexts] == [PeerRole.BROKER]
 
 
+@contextlib.asynccontextmanager
+async def slow_way(endpoint: str, pause_s: float) -> AsyncIterator[str]:
+    """Relay to a server; whatever either end says arrives after a pause."""
+    _, _, port = endpoint.rpartition(":")
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(OSError):
+            while data := await reader.read(65_536):
+                await asyncio.sleep(pause_s)
+                writer.write(data)
+                await writer.drain()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_connection("127.0.0.1", int(port))
+        async with asyncio.TaskGroup() as both:
+            both.create_task(pass_on(reader, there[1]))
+            both.create_task(pass_on(there[0], writer))
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0)
+    async with server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        server.close()
+
+
+async def test_a_handshake_may_take_longer_than_the_pause_between_attempts(scene: Scene) -> None:
+    """A busy machine takes its time; an attempt that is given up for it would never succeed."""
+    endpoint = await scene.serve(scene.make("storage", PeerRole.STORAGE))
+    async with slow_way(endpoint, 1.5 * OPTIONS.reconnect_pause_s) as slow:
+        channel = scene.connect(slow, scene.make("broker", PeerRole.BROKER))
+        assert (await say(channel)).body == b"on"
+        await channel.close()
+
+
 async def test_a_caller_of_a_wrong_role_is_refused(scene: Scene) -> None:
     """A nameserver's certificate does not open what only brokers call; no handler runs."""
     endpoint = await scene.serve(scene.make("storage", PeerRole.STORAGE))

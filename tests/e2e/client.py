@@ -84,7 +84,7 @@ class Client:
                 ("grpc.use_local_subchannel_pool", 1),
                 # A server that comes back is seen soon.
                 ("grpc.initial_reconnect_backoff_ms", 50),
-                ("grpc.min_reconnect_backoff_ms", 500),
+                ("grpc.min_reconnect_backoff_ms", 5_000),
                 ("grpc.max_reconnect_backoff_ms", 500),
             ],
         )

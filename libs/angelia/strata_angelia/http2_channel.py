@@ -101,13 +101,15 @@ class Http2Channel:
         self._cluster = own(cluster)
         self._endpoint = endpoint
         self._closed = False
+        connect_ms = int(self._options.connect_timeout_s * 1_000)
         pause_ms = int(self._options.reconnect_pause_s * 1_000)
         ping_ms = int(self._options.ping_interval_s * 1_000)
         silence_ms = int(self._options.silence_timeout_s * 1_000)
         self._arguments = [
             *message_limits(self._options),
             ("grpc.initial_reconnect_backoff_ms", pause_ms),
-            ("grpc.min_reconnect_backoff_ms", pause_ms),
+            # In spite of its name: how long an attempt to connect may take, TLS included.
+            ("grpc.min_reconnect_backoff_ms", connect_ms),
             ("grpc.keepalive_time_ms", ping_ms),
             ("grpc.keepalive_timeout_ms", silence_ms),
             # Each channel has connections of its own, like the other transports.

@@ -13,8 +13,9 @@ OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     # A broker that comes back is seen soon.
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # In spite of its name: how long an attempt to connect may take, TLS included.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
 )
 PAUSE_S = 0.05
 WATCH_PAUSE_S = 0.2

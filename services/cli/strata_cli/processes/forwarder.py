@@ -38,9 +38,10 @@ from strata_runtime.tasks import OnFatal, RequestTasks, Tasks
 
 _CHANNEL_OPTIONS = (
     # A returned broker is seen at the next check, not after grpcio's own long pauses.
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
+    # In spite of its name: how long an attempt to connect may take, TLS included.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
 )
