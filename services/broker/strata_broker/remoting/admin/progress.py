@@ -73,9 +73,10 @@ class AdminProgress:
         for row in groups:
             found = await self._face.consumer_group(row.name, exchange.caller())
             lags = [lag for lag in found.queues if self._places.is_here(lag.topic)]
+            topics = sorted({lag.topic for lag in lags})
+            times = await self._times(exchange, row.name, topics)
             stats = [
-                self._stats([lag for lag in lags if lag.topic == topic], {})
-                for topic in sorted({lag.topic for lag in lags})
+                self._stats([lag for lag in lags if lag.topic == topic], times) for topic in topics
             ]
             if stats:
                 shown.append({row.name: stats})

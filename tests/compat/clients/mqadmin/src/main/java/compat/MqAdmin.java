@@ -30,6 +30,8 @@ public final class MqAdmin {
             PrintStream stream = new PrintStream(printed, true, StandardCharsets.UTF_8);
             System.setOut(stream);
             System.setErr(stream);
+            // A command keeps what it started; each run gets new ones, as in a process of its own.
+            Commands.forget();
             MQAdminStartup.main0(arguments.toArray(String[]::new), null);
             stream.flush();
             JSONObject answer = new JSONObject();
@@ -38,5 +40,11 @@ public final class MqAdmin {
             answers.flush();
         }
         System.exit(0);
+    }
+
+    private static final class Commands extends MQAdminStartup {
+        static void forget() {
+            SUB_COMMANDS.clear();
+        }
     }
 }
