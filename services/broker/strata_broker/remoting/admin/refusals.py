@@ -11,22 +11,22 @@ from strata_remoting import AdminCode, RemotingCommand, ResponseCode
 
 _CONFIG = (
     "a broker reads its configuration at its start: change its file, environment or flags and "
-    "restart it (strata config shows what is in force)"
+    "restart it (strata config show tells what is in force)"
 )
 _PERMISSION = (
     "a broker name stands for topics here, not for a broker: take a broker out of service with "
-    "strata node drain, and put it back with strata node undrain"
+    "strata node drain, and put it back with strata node drain --undo"
 )
 _KV = "a StrataMQ cluster keeps no KV configuration: topics need none"
-_CLEANING = "there is nothing to clean by hand: segments go by retention, and indexes with them"
+_CLEANING = "there is nothing to clean by hand: messages and their indexes are deleted by retention"
 _TIMERS = "delayed messages are rows of the raft groups here: there is no timer wheel"
 _CONTROLLER = (
-    "there is no controller: raft groups elect their leaders; see strata cluster, and strata node "
-    "transfer-leader"
+    "there is no controller: raft groups elect their leaders; see strata raft-group list, and "
+    "strata leader transfer"
 )
 _STATIC = "queues are spread by slots, and moved by strata queue move: there is no static topic"
 _ROCKSDB = "RocksDB is a cache of the log here, and holds no configuration"
-_COLD = "old messages are read from the tier by threads of their own: there is no cold data control"
+_COLD = "reads of old messages have threads of their own: there is no cold data control"
 _USERS = "users have keys and policies here: use strata user"
 _POLICIES = "users have keys and policies here: use strata policy"
 _POP = "brokers deliver by POP to gRPC clients and by pull to remoting clients: there is no switch"
@@ -57,8 +57,8 @@ _REASONS: Mapping[AdminCode, str] = {
     AdminCode.GET_ALL_DELAY_OFFSET: _TIMERS,
     AdminCode.GET_ALL_MESSAGE_REQUEST_MODE: _POP,
     AdminCode.GET_BROKER_EPOCH_CACHE: _CONTROLLER,
-    AdminCode.GET_BROKER_HA_STATUS: "brokers have no slaves: see strata cluster",
-    AdminCode.GET_BROKER_MEMBER_GROUP: "brokers have no slaves: see strata cluster",
+    AdminCode.GET_BROKER_HA_STATUS: "brokers have no slaves: see strata raft-group list",
+    AdminCode.GET_BROKER_MEMBER_GROUP: "brokers have no slaves: see strata raft-group list",
     AdminCode.GET_COLD_DATA_FLOW_CTR_INFO: _COLD,
     AdminCode.GET_CONTROLLER_CONFIG: _CONTROLLER,
     AdminCode.GET_TIMER_CHECK_POINT: _TIMERS,
@@ -72,7 +72,7 @@ _REASONS: Mapping[AdminCode, str] = {
     AdminCode.REMOVE_BROKER: "a broker that has stopped leaves the routes by itself",
     AdminCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: _COLD,
     AdminCode.RESET_MASTER_FLUSH_OFFSET: _CONTROLLER,
-    AdminCode.RESUME_CHECK_HALF_MESSAGE: "use strata transaction to see and to end transactions",
+    AdminCode.RESUME_CHECK_HALF_MESSAGE: "use strata transaction list, commit and rollback",
     AdminCode.SET_COMMITLOG_READ_MODE: _COLD,
     AdminCode.SET_MESSAGE_REQUEST_MODE: _POP,
     AdminCode.UPDATE_AND_CREATE_STATIC_TOPIC: _STATIC,

@@ -1,8 +1,8 @@
 """Routes of topics of retries that nobody has needed yet.
 
-Tools look for a consumer group's broker by the route of its topic of retries. They must not make
-that topic by looking, so the route of a group that exists is answered without it. A remoting
-consumer asks for the same route before its first heartbeat; the heartbeat then makes the topic.
+Tools look for a consumer group's broker by the route of its topic of retries. They must make
+neither topic nor group by looking, so the route is answered without them. A remoting consumer asks
+for the same route before its first heartbeat; the heartbeat then makes both.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from strata_broker.remoting.answers import with_json
 from strata_broker.remoting.exchange import Exchange, Handler
 from strata_broker.remoting.heartbeats import read_heartbeat
 from strata_broker.remoting.routes import RemotingRoutes
-from strata_mq.requests import RETRY_PREFIX, RequestError
+from strata_mq.requests import RETRY_PREFIX, RequestError, check_consumer_group
 from strata_remoting import RemotingCommand, RequestCode
 
 _RETRY_QUEUES = 1
@@ -58,14 +58,14 @@ class RetryRoutes:
         """Answer with the queues of a topic.
 
         Raises:
-            RequestError: see `RemotingRoutes.route`.
+            RequestError: ILLEGAL_CONSUMER_GROUP; see `RemotingRoutes.route`.
         """
         name = exchange.request.text("topic")
         group = name.removeprefix(RETRY_PREFIX)
-        is_missing = name != group and self._view.topic("", name) is None
-        if is_missing and not self._is_checked and self._view.consumer_group("", group) is not None:
-            return with_json(exchange.request, self._routes.shown(name, _RETRY_QUEUES))
-        return await self._routes.route(exchange)
+        if name == group or self._is_checked or self._view.topic("", name) is not None:
+            return await self._routes.route(exchange)
+        check_consumer_group(group)
+        return with_json(exchange.request, self._routes.shown(name, _RETRY_QUEUES))
 
     async def heartbeat(self, exchange: Exchange) -> RemotingCommand | None:
         """Take a heartbeat, and make the topics of retries that its consumers subscribe to.
