@@ -105,6 +105,7 @@ PARTS = (
     Part("tests/compat/test_cluster.py", FULL, 120),
     Part("tests/compat/test_examples.py", FULL, 30),
     Part("tests/compat/test_mqadmin.py", FULL, 240),
+    Part("tests/compat/test_mqadmin_recorded.py", FULL, 90),
     Part("tests/compat/test_remoting.py", FULL, 240),
     Part("tests/compat/test_workers.py", TEST, 30),
     Part("tests/e2e/test_bad_input.py", TEST, 45),

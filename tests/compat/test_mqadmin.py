@@ -236,6 +236,17 @@ def test_the_broker(node: AdminNode, mqadmin: MqAdmin, tmp_path: Path) -> None:
         assert json.loads((tmp_path / f"{what.lower()}.json").read_text())
 
 
+def test_users(node: AdminNode, mqadmin: MqAdmin, name: str) -> None:
+    """Listed, shown and deleted; the command for operators makes them."""
+    place = ("-b", node.nameserver)
+    node.strata("user", "create", name)
+    shown = [name, "***", "Normal", "enable"]
+    assert shown in rows(mqadmin.run("listUser", *place))
+    assert shown in rows(mqadmin.run("getUser", *place, "-u", name))
+    assert "delete user from" in mqadmin.run("deleteUser", *place, "-u", name)
+    assert "CODE: 1 " in mqadmin.run("getUser", *place, "-u", name)
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
@@ -255,7 +266,8 @@ def test_the_broker(node: AdminNode, mqadmin: MqAdmin, tmp_path: Path) -> None:
         ("getColdDataFlowCtrInfo -b ADDRESS", "there is no cold data control"),
         ("updateStaticTopic -t static -qn 2 -c DefaultCluster", "there is no static topic"),
         ("setConsumeMode -b ADDRESS -t t -g g -m POP -q 1", "there is no switch"),
-        ("listAcl -b ADDRESS", "users have keys and policies here"),
+        ("listAcl -b ADDRESS", "rights are policies of users here"),
+        ("createUser -b ADDRESS -u u -p p", "a secret key would travel in the clear"),
     ],
 )
 def test_what_has_no_meaning_is_refused_with_the_reason(

@@ -22,6 +22,7 @@ from strata_broker.remoting.admin.retry_routes import RetryRoutes
 from strata_broker.remoting.admin.running_info import AdminRunningInfo
 from strata_broker.remoting.admin.topic_lists import AdminTopicLists
 from strata_broker.remoting.admin.topics import AdminTopics
+from strata_broker.remoting.admin.users import AdminUsers
 from strata_broker.remoting.exchange import Handler
 from strata_broker.remoting.members import RemotingMembers
 from strata_broker.remoting.routes import RemotingRoutes
@@ -84,5 +85,6 @@ def with_admin(clients: Mapping[int, Handler], parts: AdminParts) -> dict[int, H
         **AdminRunningInfo(face, places, messages).handlers(),
         **AdminMessages(messages, face, places).handlers(),
         **AdminBrokerInfo(face, places, runtime.recorder, clock=runtime.clock).handlers(),
+        **AdminUsers(face).handlers(),
         **producers.handlers(),
     }

@@ -10,6 +10,9 @@ from strata_broker.remoting.answers import with_json
 from strata_broker.remoting.exchange import Exchange, Handler
 from strata_remoting import AdminCode, RemotingCommand
 
+# With this group tools pull messages to print them; nobody consumes with it.
+_TOOLS_GROUP = "TOOLS_CONSUMER"
+
 
 class AdminAudience:
     """See the module docstring.
@@ -36,8 +39,8 @@ class AdminAudience:
             RequestError: the topic does not exist, or the call was refused.
         """
         found = await self._find(exchange, topic=exchange.request.text("topic"))
-        names = sorted({one.group.name for one in found})
-        return with_json(exchange.request, {"groupList": names})
+        names = {one.group.name for one in found} - {_TOOLS_GROUP}
+        return with_json(exchange.request, {"groupList": sorted(names)})
 
     async def topics(self, exchange: Exchange) -> RemotingCommand:
         """Answer with the topics of a consumer group.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from strata.admin.v1 import admin_pb2
@@ -16,6 +17,7 @@ from strata_broker.remoting.members import RemotingMembers
 from strata_remoting import AdminCode, Language, RemotingCommand, ResponseCode
 
 _LANGUAGES = {each.name for each in Language}
+_ADDRESS = re.compile(r"[0-9a-fA-F.:\[\]]+:[0-9]+")
 
 
 class AdminConnections:
@@ -58,9 +60,10 @@ class AdminConnections:
             RemotingRefusal: CONSUMER_NOT_ONLINE, or the call was refused.
         """
         group = exchange.request.text("consumerGroup")
-        clients = await self._listing.clients(
+        found = await self._listing.clients(
             exchange, group=group, kind=admin_pb2.CLIENT_KIND_CONSUMER
         )
+        clients = [one for one in found if not _is_passing(client_of(one.client_id, group))]
         if not clients:
             raise RemotingRefusal(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online"
@@ -147,6 +150,11 @@ class AdminConnections:
                 }
             )
         return shown
+
+
+def _is_passing(client_id: str) -> bool:
+    """Whether a client only pulled and never said who it is: a tool, known by its address."""
+    return _ADDRESS.fullmatch(client_id) is not None
 
 
 def _language(number: int) -> str:

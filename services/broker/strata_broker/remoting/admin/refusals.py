@@ -27,8 +27,12 @@ _CONTROLLER = (
 _STATIC = "queues are spread by slots, and moved by strata queue move: there is no static topic"
 _ROCKSDB = "RocksDB is a cache of the log here, and holds no configuration"
 _COLD = "reads of old messages have threads of their own: there is no cold data control"
-_USERS = "users have keys and policies here: use strata user"
-_POLICIES = "users have keys and policies here: use strata policy"
+_USERS = (
+    "a secret key would travel in the clear, because this port has no TLS: use strata user create "
+    "and strata user rotate-key"
+)
+_POLICIES = "rights are policies of users here: use strata policy"
+_LITE = "lite topics are shown by the strata command and the console only"
 _POP = "brokers deliver by POP to gRPC clients and by pull to remoting clients: there is no switch"
 
 _REASONS: Mapping[AdminCode, str] = {
@@ -37,11 +41,8 @@ _REASONS: Mapping[AdminCode, str] = {
     AdminCode.AUTH_CREATE_ACL: _POLICIES,
     AdminCode.AUTH_CREATE_USER: _USERS,
     AdminCode.AUTH_DELETE_ACL: _POLICIES,
-    AdminCode.AUTH_DELETE_USER: _USERS,
     AdminCode.AUTH_GET_ACL: _POLICIES,
-    AdminCode.AUTH_GET_USER: _USERS,
     AdminCode.AUTH_LIST_ACL: _POLICIES,
-    AdminCode.AUTH_LIST_USER: _USERS,
     AdminCode.AUTH_UPDATE_ACL: _POLICIES,
     AdminCode.AUTH_UPDATE_USER: _USERS,
     AdminCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: _ROCKSDB,
@@ -60,7 +61,14 @@ _REASONS: Mapping[AdminCode, str] = {
     AdminCode.GET_BROKER_HA_STATUS: "brokers have no slaves: see strata raft-group list",
     AdminCode.GET_BROKER_MEMBER_GROUP: "brokers have no slaves: see strata raft-group list",
     AdminCode.GET_COLD_DATA_FLOW_CTR_INFO: _COLD,
+    AdminCode.GET_BROKER_LITE_INFO: _LITE,
     AdminCode.GET_CONTROLLER_CONFIG: _CONTROLLER,
+    AdminCode.GET_LITE_CLIENT_INFO: _LITE,
+    AdminCode.GET_LITE_GROUP_INFO: _LITE,
+    AdminCode.GET_LITE_TOPIC_INFO: _LITE,
+    AdminCode.GET_PARENT_TOPIC_INFO: _LITE,
+    AdminCode.SWITCH_TIMER_ENGINE: _TIMERS,
+    AdminCode.TRIGGER_LITE_DISPATCH: _LITE,
     AdminCode.GET_TIMER_CHECK_POINT: _TIMERS,
     AdminCode.GET_TIMER_METRICS: _TIMERS,
     AdminCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: "positions are those of consumerProgress",
