@@ -97,7 +97,7 @@ def test_consumer_groups(node: AdminNode, mqadmin: MqAdmin, name: str, tmp_path:
     assert ["consumeMessageOrderly", "=", "true"] in rows(config)
     assert ["retryMaxTimes", "=", "2"] in rows(config)
 
-    lists = {"topics.json": [], "groups.json": []}
+    lists: dict[str, list[object]] = {"topics.json": [], "groups.json": []}
     for number in (1, 2):
         topic = {"topicName": f"{name}-t{number}", "readQueueNums": 2, "writeQueueNums": 2}
         lists["topics.json"].append(topic)

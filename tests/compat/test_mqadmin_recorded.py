@@ -1,4 +1,4 @@
-"""What `mqadmin` prints of RocketMQ 5.5.0, and of this node for the same commands.
+"""Commands of `mqadmin` print of this node the same as of RocketMQ 5.5.0.
 
 `python -m tests.compat.test_mqadmin_recorded HOST:PORT` records the file of vectors anew: at a name
 server of RocketMQ 5.5.0 whose one broker is `broker-a` of `DefaultCluster`.
@@ -60,7 +60,7 @@ _SAME = (
 
 
 def said(printed: str, broker: str) -> list[str]:
-    """What both systems print alike: no stacks, ids, addresses and times; lines in order."""
+    """Lines that both systems print alike: no stacks, ids, addresses and times; in order."""
     lines = []
     for line in printed.splitlines():
         words = " ".join(line.split()).replace(broker, "BROKER")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from strata_broker.base.config import BrokerConfig
 from strata_broker.remoting.addresses import broker_name_of, broker_names
 from strata_remoting import (
     AdminCode,
@@ -340,3 +341,17 @@ async def test_grpc_consumers_are_shown(brokers: Sequence[ClusterBroker]) -> Non
         await brokers[0].client.receive_all("orders", GROUP, polling_s=0)
         shown = await ask(client, AdminCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": GROUP})
         assert shown["subscriptionTable"]["orders"]["subString"] == "*"
+
+
+async def test_access_control_refuses_operators_without_a_signature(
+    cluster: ClusterUnderTest,
+) -> None:
+    """Every request, those that only look too."""
+    strict = BrokerConfig.model_validate(
+        {"remoting": {"port": 0}, "access_control": {"mode": "on"}}
+    )
+    async with brokers_over(cluster, strict, 1) as [broker], client_of(broker) as client:
+        for code in AdminCode:
+            answer = await client.ask(code, {"topic": "orders", "group": GROUP})
+            assert answer.code == ResponseCode.NO_PERMISSION, code
+            assert "not supported by StrataMQ" not in answer.remark, code

@@ -1,4 +1,4 @@
-"""What operators' tools send and read: configurations of topics and groups, and Java's JSON."""
+"""Bodies of operators' tools: configurations of topics and groups, and Java's JSON."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_topic_without_a_type_takes_every_kind_of_message() -> None:
 def test_a_topic_that_cannot_be_is_refused_with_the_reason(
     changed: dict[str, Any], text: str
 ) -> None:
-    """Whatever a tool can say and this cluster cannot do."""
+    """A tool can say more than this cluster can do."""
     with pytest.raises(RemotingRefusal) as refused:
         wanted_topic(topic_fields(**changed))
     assert refused.value.code == ResponseCode.SYSTEM_ERROR
@@ -120,7 +120,7 @@ def test_a_group_is_what_its_configuration_says() -> None:
 def test_a_group_that_cannot_be_is_refused_with_the_reason(
     changed: dict[str, Any], text: str
 ) -> None:
-    """Whatever a tool can say and this cluster cannot do."""
+    """A tool can say more than this cluster can do."""
     with pytest.raises(RemotingRefusal) as refused:
         wanted_group({"groupName": "g", **changed})
     assert refused.value.text.startswith(text)

@@ -11,7 +11,7 @@ from strata_broker.remoting.admin.broker_info import AdminBrokerInfo
 from strata_broker.remoting.admin.connected_producers import ConnectedProducers
 from strata_broker.remoting.admin.connections import AdminConnections
 from strata_broker.remoting.admin.groups import AdminGroups
-from strata_broker.remoting.admin.listing import Listing
+from strata_broker.remoting.admin.listing import ResourceListing
 from strata_broker.remoting.admin.messages import AdminMessages, StoredMessages
 from strata_broker.remoting.admin.operator_face import OperatorFace
 from strata_broker.remoting.admin.places import AdminPlaces
@@ -61,7 +61,7 @@ def with_admin(clients: Mapping[int, Handler], parts: AdminParts) -> dict[int, H
     """
     face, places, runtime = parts.face, parts.places, parts.runtime
     most = runtime.config.remoting.max_json_bytes
-    listing = Listing(face)
+    listing = ResourceListing(face)
     messages = StoredMessages(face, places, store=parts.store, host=parts.host)
     retries = RetryRoutes(
         clients,

@@ -1,4 +1,4 @@
-"""Which consumer groups read a topic, and which topics a consumer group reads."""
+"""The consumer groups that read a topic, and the topics that a consumer group reads."""
 
 from __future__ import annotations
 

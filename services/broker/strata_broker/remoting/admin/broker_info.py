@@ -1,4 +1,4 @@
-"""What a broker tells of itself: load, configuration, and how much a topic gets."""
+"""Load and configuration of this broker, and how much a topic gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is connected: members of consumer groups, and producers."""
+"""Connected clients: members of consumer groups, and producers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from strata.admin.v1 import admin_pb2
 from strata_broker.metadata.requests import host_of
 from strata_broker.remoting.admin.audience import shown_subscription
 from strata_broker.remoting.admin.connected_producers import ConnectedProducers
-from strata_broker.remoting.admin.listing import Listing
+from strata_broker.remoting.admin.listing import ResourceListing
 from strata_broker.remoting.admin.operator_face import OperatorFace
 from strata_broker.remoting.answers import VERSION, RemotingRefusal, with_json
 from strata_broker.remoting.exchange import Exchange, Handler, client_of
@@ -35,7 +35,7 @@ class AdminConnections:
     def __init__(
         self,
         face: OperatorFace,
-        listing: Listing,
+        listing: ResourceListing,
         members: RemotingMembers,
         *,
         producers: ConnectedProducers,
@@ -115,7 +115,7 @@ class AdminConnections:
         Raises:
             RemotingRefusal: the call was refused.
         """
-        # Whoever may not list clients may not see these either.
+        # A caller who may not list clients may not see these either.
         await self._listing.clients(exchange, kind=admin_pb2.CLIENT_KIND_PRODUCER)
         table: dict[str, list[dict[str, object]]] = {}
         for one in self._producers.every():

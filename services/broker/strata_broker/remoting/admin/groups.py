@@ -8,7 +8,7 @@ from typing import Any
 from strata.admin.v1 import admin_pb2
 from strata_broker.remoting.admin.bodies import DATA_VERSION, objects_in, read_object
 from strata_broker.remoting.admin.group_configs import shown_group, wanted_group
-from strata_broker.remoting.admin.listing import Listing
+from strata_broker.remoting.admin.listing import ResourceListing
 from strata_broker.remoting.admin.operator_face import OperatorFace
 from strata_broker.remoting.admin.places import AdminPlaces
 from strata_broker.remoting.answers import RemotingRefusal, succeeded, with_json
@@ -30,7 +30,12 @@ class AdminGroups:
     """
 
     def __init__(
-        self, face: OperatorFace, places: AdminPlaces, listing: Listing, *, max_json_bytes: int
+        self,
+        face: OperatorFace,
+        places: AdminPlaces,
+        listing: ResourceListing,
+        *,
+        max_json_bytes: int,
     ) -> None:
         self._face = face
         self._places = places

@@ -13,7 +13,7 @@ from strata_mq.requests import TABLE_PREFIX
 _PAGE = 10_000
 
 
-class Listing:
+class ResourceListing:
     """See the module docstring; remoting clients see the default namespace.
 
     Args:

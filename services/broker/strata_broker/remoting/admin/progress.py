@@ -9,7 +9,7 @@ from apache.rocketmq.v2 import admin_pb2 as rocketmq_admin_pb2
 from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata_broker.remoting.admin.bodies import object_keyed, shown_queue, with_object_keys
-from strata_broker.remoting.admin.listing import Listing
+from strata_broker.remoting.admin.listing import ResourceListing
 from strata_broker.remoting.admin.operator_face import OperatorFace
 from strata_broker.remoting.admin.places import AdminPlaces
 from strata_broker.remoting.answers import RemotingRefusal
@@ -30,7 +30,7 @@ class AdminProgress:
         listing: of all consumer groups.
     """
 
-    def __init__(self, face: OperatorFace, places: AdminPlaces, listing: Listing) -> None:
+    def __init__(self, face: OperatorFace, places: AdminPlaces, listing: ResourceListing) -> None:
         self._face = face
         self._places = places
         self._listing = listing

@@ -1,4 +1,4 @@
-"""What brokers know of one consumer, in the form in which RocketMQ's clients tell of themselves.
+"""One consumer, as brokers know it, in the form in which RocketMQ's clients tell of themselves.
 
 A broker of RocketMQ asks the client. Clients of the gRPC protocol cannot say more than brokers
 know, except for the stacks of their threads.

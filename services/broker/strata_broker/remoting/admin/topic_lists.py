@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from strata_broker.remoting.addresses import broker_names
-from strata_broker.remoting.admin.listing import Listing
+from strata_broker.remoting.admin.listing import ResourceListing
 from strata_broker.remoting.admin.places import AdminPlaces
 from strata_broker.remoting.answers import with_json
 from strata_broker.remoting.exchange import Exchange, Handler
@@ -21,7 +21,7 @@ class AdminTopicLists:
         listing: of all topics and consumer groups.
     """
 
-    def __init__(self, places: AdminPlaces, listing: Listing) -> None:
+    def __init__(self, places: AdminPlaces, listing: ResourceListing) -> None:
         self._places = places
         self._listing = listing
 

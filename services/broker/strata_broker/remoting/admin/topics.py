@@ -15,7 +15,7 @@ from strata_broker.remoting.admin.bodies import (
     shown_queue,
     with_object_keys,
 )
-from strata_broker.remoting.admin.listing import Listing
+from strata_broker.remoting.admin.listing import ResourceListing
 from strata_broker.remoting.admin.operator_face import OperatorFace
 from strata_broker.remoting.admin.places import AdminPlaces
 from strata_broker.remoting.admin.topic_configs import WantedTopic, shown_topic, wanted_topic
@@ -38,7 +38,12 @@ class AdminTopics:
     """
 
     def __init__(
-        self, face: OperatorFace, places: AdminPlaces, listing: Listing, *, max_json_bytes: int
+        self,
+        face: OperatorFace,
+        places: AdminPlaces,
+        listing: ResourceListing,
+        *,
+        max_json_bytes: int,
     ) -> None:
         self._face = face
         self._places = places
