@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from strata_broker.remoting.addresses import broker_name_of, broker_names
+from strata_broker.remoting.admin.queue_entries import java_hash
 from tests.compat.conftest import require
 from tests.compat.drivers import Driver, Options
 from tests.compat.mqadmin_driver import MqAdmin
@@ -149,6 +150,10 @@ def test_messages(node: AdminNode, mqadmin: MqAdmin, name: str) -> None:
     ):
         assert message_id in printed
         assert "BODY: hello" in printed
+    entries = mqadmin.run("queryCq", *topic, "-b", node.nameserver, "-q", "1", "-i", "0", "-c", "1")
+    assert "max: 1, min: 0" in entries
+    # Java's hash of the tag.
+    assert f"tagsCode={java_hash('tag')}" in entries
     nothing = mqadmin.run("queryMsgByKey", *topic, "-k", "other")
     assert "query message by key finished, but no message" in nothing
 

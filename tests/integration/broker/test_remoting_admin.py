@@ -351,7 +351,8 @@ async def test_access_control_refuses_operators_without_a_signature(
         {"remoting": {"port": 0}, "access_control": {"mode": "on"}}
     )
     async with brokers_over(cluster, strict, 1) as [broker], client_of(broker) as client:
-        for code in AdminCode:
+        # Brokers alone make this request.
+        for code in set(AdminCode) - {AdminCode.RESET_CONSUMER_CLIENT_OFFSET}:
             answer = await client.ask(code, {"topic": "orders", "group": GROUP})
             assert answer.code == ResponseCode.NO_PERMISSION, code
             assert "not supported by StrataMQ" not in answer.remark, code

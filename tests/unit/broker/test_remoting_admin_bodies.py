@@ -9,6 +9,7 @@ import pytest
 from strata.meta.v1 import meta_pb2
 from strata_broker.remoting.admin.bodies import object_keyed, read_object, with_object_keys
 from strata_broker.remoting.admin.group_configs import shown_group, wanted_group
+from strata_broker.remoting.admin.queue_entries import java_hash
 from strata_broker.remoting.admin.topic_configs import shown_topic, wanted_topic
 from strata_broker.remoting.answers import RemotingRefusal
 from strata_remoting import AdminCode, RemotingCommand, RemotingError, ResponseCode
@@ -124,6 +125,13 @@ def test_a_group_that_cannot_be_is_refused_with_the_reason(
     with pytest.raises(RemotingRefusal) as refused:
         wanted_group({"groupName": "g", **changed})
     assert refused.value.text.startswith(text)
+
+
+def test_tags_have_the_hashes_of_java() -> None:
+    """As a broker of RocketMQ shows them; the second one is the smallest number of 32 bits."""
+    assert java_hash("tagA") == 3_552_231
+    assert java_hash("polygenelubricants") == -(1 << 31)
+    assert java_hash("größe-unpaid") == 1_656_300_577
 
 
 @pytest.mark.parametrize("body", [b"[" * 4_000, b"\xff", b"[]", b" " * (MOST + 1)])

@@ -16,6 +16,7 @@ from strata_broker.remoting.admin.messages import AdminMessages, StoredMessages
 from strata_broker.remoting.admin.operator_face import OperatorFace
 from strata_broker.remoting.admin.places import AdminPlaces
 from strata_broker.remoting.admin.progress import AdminProgress
+from strata_broker.remoting.admin.queue_entries import AdminQueueEntries
 from strata_broker.remoting.admin.refusals import AdminRefusals
 from strata_broker.remoting.admin.resets import AdminResets
 from strata_broker.remoting.admin.retry_routes import RetryRoutes
@@ -84,6 +85,7 @@ def with_admin(clients: Mapping[int, Handler], parts: AdminParts) -> dict[int, H
         **AdminConnections(face, listing, parts.members, producers=producers).handlers(),
         **AdminRunningInfo(face, places, messages).handlers(),
         **AdminMessages(messages, face, places).handlers(),
+        **AdminQueueEntries(face, places, messages).handlers(),
         **AdminBrokerInfo(face, places, runtime.recorder, clock=runtime.clock).handlers(),
         **AdminUsers(face).handlers(),
         **producers.handlers(),

@@ -74,7 +74,6 @@ _REASONS: Mapping[AdminCode, str] = {
     AdminCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: "positions are those of consumerProgress",
     AdminCode.POP_ROLLBACK: _POP,
     AdminCode.PUT_KV_CONFIG: _KV,
-    AdminCode.QUERY_CONSUME_QUEUE: "there are no consume queue files: use queryMsgByOffset",
     AdminCode.QUERY_CORRECTION_OFFSET: "positions are those of consumerProgress",
     AdminCode.REGISTER_TOPIC_IN_NAMESRV: "topics are made by updateTopic: no broker registers them",
     AdminCode.REMOVE_BROKER: "a broker that has stopped leaves the routes by itself",
