@@ -52,6 +52,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "docs/command-line.md",
             "docs/console.md",
             "docs/remoting.md",
+            "docs/mqadmin.md",
             "docs/backup.md",
             "docs/restore.md",
             "docs/upgrade.md",

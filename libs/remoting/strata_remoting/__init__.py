@@ -1,10 +1,11 @@
 """Bytes of the remoting protocol of RocketMQ 4 and 5. Pure: values in, values out.
 
-Reading order: `codes` (numbers of requests and answers), `command` (a request or an answer),
-`headers` and `frames` (its bytes), `properties` and `batch_body` (messages on their way in),
-`stored_messages` (messages on their way out), `offset_ids` (ids that name an address).
+Reading order: `codes` and `admin_codes` (numbers of requests and answers), `command` (a request or
+an answer), `headers` and `frames` (its bytes), `properties` and `batch_body` (messages on their way
+in), `stored_messages` (messages on their way out), `offset_ids` (ids that name an address).
 """
 
+from strata_remoting.admin_codes import AdminCode
 from strata_remoting.batch_body import BatchedMessage, decode_batch, encode_batch
 from strata_remoting.codes import Language, RequestCode, ResponseCode
 from strata_remoting.command import RemotingCommand, RemotingError
@@ -21,6 +22,7 @@ from strata_remoting.properties import decode_properties, encode_properties
 from strata_remoting.stored_messages import PulledMessage, decode_messages, encode_message
 
 __all__ = [
+    "AdminCode",
     "BatchedMessage",
     "FrameLimits",
     "Language",

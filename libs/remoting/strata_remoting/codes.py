@@ -55,6 +55,7 @@ class ResponseCode(IntEnum):
     SUBSCRIPTION_PARSE_FAILED = 23
     SUBSCRIPTION_NOT_EXIST = 24
     SUBSCRIPTION_GROUP_NOT_EXIST = 26
+    CONSUMER_NOT_ONLINE = 206
 
 
 class Language(IntEnum):

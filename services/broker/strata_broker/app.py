@@ -354,7 +354,8 @@ class BrokerApp:
             random=self._random,
             metrics=self._metrics,
         )
-        self._operators.register(self._edge, self._methods)
+        also = None if self._remoting is None else self._remoting.operator_face
+        self._operators.register(self._edge, self._methods, also)
         self._windows = self._window_collector() if self._window_options is not None else None
 
     def _serve_plugins(self) -> None:

@@ -82,6 +82,33 @@ class Methods(Protocol):
         """See `strata_edge.ports.Edge.add_stream`."""
 
 
+class BothMethods:
+    """`Methods` that gives each handler to two others.
+
+    Args:
+        first: the one.
+        second: the other.
+    """
+
+    def __init__(self, first: Methods, second: Methods) -> None:
+        self._both = (first, second)
+
+    def add_unary(self, path: str, handler: UnaryHandler) -> None:
+        """See `Methods.add_unary`."""
+        for methods in self._both:
+            methods.add_unary(path, handler)
+
+    def add_server_stream(self, path: str, handler: ServerStreamHandler) -> None:
+        """See `Methods.add_server_stream`."""
+        for methods in self._both:
+            methods.add_server_stream(path, handler)
+
+    def add_stream(self, path: str, handler: StreamHandler) -> None:
+        """See `Methods.add_stream`."""
+        for methods in self._both:
+            methods.add_stream(path, handler)
+
+
 class ContainingEdge:
     """An edge whose handlers' unexpected failures end their calls with INTERNAL.
 

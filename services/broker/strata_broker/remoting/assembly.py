@@ -11,6 +11,9 @@ from strata_broker.clients.sessions import Sessions
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.metadata.requests import host_of
 from strata_broker.remoting.addresses import RemotingAddresses
+from strata_broker.remoting.admin.assembly import AdminParts, with_admin
+from strata_broker.remoting.admin.operator_face import OperatorFace
+from strata_broker.remoting.admin.places import AdminPlaces
 from strata_broker.remoting.consumers import RemotingConsumers
 from strata_broker.remoting.dispatcher import RemotingDispatcher
 from strata_broker.remoting.face import MessagingFace
@@ -82,12 +85,14 @@ class RemotingPort:
 
     Attributes:
         face: takes the broker's handlers.
+        operator_face: takes those for operators.
 
     Args:
         parts: of the broker.
     """
 
     def __init__(self, parts: RemotingParts) -> None:
+        self.operator_face = OperatorFace()
         self._host = parts.host
         self.face = parts.face
         self._store = Store.of(parts.host, 0)
@@ -135,10 +140,19 @@ class RemotingPort:
             **RemotingOffsets(face, view).handlers(),
             **SendBacks(face, routes, view, clock=clock).handlers(),
         }
+        admin = AdminParts(
+            self.operator_face,
+            AdminPlaces(view, self._addresses, section.cluster_name),
+            members,
+            routes,
+            lambda: self._store,
+            parts.host,
+            runtime,
+        )
         return RemotingListener(
             section.host or parts.host,
             section.port,
-            RemotingDispatcher(handlers, runtime),
+            RemotingDispatcher(with_admin(handlers, admin), runtime),
             runtime=runtime,
             disconnected=consumers.disconnected,
         )

@@ -12,10 +12,16 @@ from strata_broker.base.shares import CallShares, all_owners_of, most_each
 from strata_broker.remoting.answers import VERSION, RemotingRefusal, refused
 from strata_broker.remoting.exchange import Exchange, Handler
 from strata_mq.requests import Code, RequestError
-from strata_remoting import RemotingCommand, RemotingError, RequestCode, ResponseCode
+from strata_remoting import (
+    AdminCode,
+    RemotingCommand,
+    RemotingError,
+    RequestCode,
+    ResponseCode,
+)
 from strata_runtime.limits import Limit
 
-_NAMES = {int(code): code.name for code in RequestCode}
+_NAMES = {int(code): code.name for code in (*AdminCode, *RequestCode)}
 _OTHER = "OTHER"
 _EXPECTED = (RemotingRefusal, RemotingError, ConnectionError)
 

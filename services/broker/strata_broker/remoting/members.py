@@ -111,6 +111,15 @@ class RemotingMembers:
         member = self._groups.get(group, {}).get(client_id)
         return None if member is None else member.subscriptions.get(topic)
 
+    def peers(self, group: str) -> dict[str, str]:
+        """Return the addresses of a group's members, by client id."""
+        return {name: member.client.peer for name, member in self._groups.get(group, {}).items()}
+
+    def tell(self, group: str, command: RemotingCommand) -> None:
+        """Write a request that gets no answer to all members of a group."""
+        for member in self._groups.get(group, {}).values():
+            member.client.tell(command)
+
     def _forget(self, client_id: str, group: str) -> bool:
         members = self._groups.get(group, {})
         if members.pop(client_id, None) is None:
@@ -142,5 +151,4 @@ class RemotingMembers:
         told = RemotingCommand(
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields={"consumerGroup": group}
         ).oneway()
-        for member in self._groups.get(group, {}).values():
-            member.client.tell(told)
+        self.tell(group, told)

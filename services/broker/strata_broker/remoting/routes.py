@@ -113,21 +113,31 @@ class RemotingRoutes:
             "this is a StrataMQ cluster: brokers of RocketMQ cannot join it",
         )
 
-    def _route_of(self, topic: TopicRow) -> dict[str, object]:
-        name = broker_name_of(topic.name)
-        count = len(queue_numbers(self._provisioner.view, topic))
+    def shown(self, topic: str, queue_count: int, permission: int = _READ_WRITE) -> object:
+        """Return a route as TopicRouteData.
+
+        Args:
+            topic: its name.
+            queue_count: to read from and to write to.
+            permission: RocketMQ's bits.
+        """
+        name = broker_name_of(topic)
         queue = {
             "brokerName": name,
-            "perm": _READ if topic.is_dead_letter else _READ_WRITE,
-            "readQueueNums": count,
+            "perm": permission,
+            "readQueueNums": queue_count,
             "topicSysFlag": 0,
-            "writeQueueNums": count,
+            "writeQueueNums": queue_count,
         }
         return {
             "brokerDatas": [self._broker(name)],
             "filterServerTable": {},
             "queueDatas": [queue],
         }
+
+    def _route_of(self, topic: TopicRow) -> object:
+        count = len(queue_numbers(self._provisioner.view, topic))
+        return self.shown(topic.name, count, _READ if topic.is_dead_letter else _READ_WRITE)
 
     def _broker(self, name: str) -> dict[str, object]:
         return {

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from strata_broker.access.call_runtime import CallRuntime
 from strata_broker.base.audit import AuditRecorder
-from strata_broker.base.failures import Methods
+from strata_broker.base.failures import BothMethods, Methods
 from strata_broker.base.identity import BrokerIdentity
 from strata_broker.clients.client_commands import ClientCommands
 from strata_broker.clients.connected_clients import ConnectedClients
@@ -230,10 +230,17 @@ class Operators:
         """Operations on topics and consumer groups."""
         return self._operations
 
-    def register(self, edge: Edge, guarded: Guarded) -> None:
-        """Serve operators on an edge, and other brokers there or on ports of their own."""
-        self._serve_strata(guarded(edge))
-        self._serve_rocketmq(guarded(edge))
+    def register(self, edge: Edge, guarded: Guarded, also: Methods | None = None) -> None:
+        """Serve operators on an edge, and other brokers there or on ports of their own.
+
+        Args:
+            edge: of the broker.
+            guarded: puts checks before handlers.
+            also: takes the handlers for operators, too; None: nothing does.
+        """
+        served = edge if also is None else BothMethods(edge, also)
+        self._serve_strata(guarded(served))
+        self._serve_rocketmq(guarded(served))
         self._peer_ports.register(edge, guarded)
 
     async def start_peers(self, client_port: int) -> list[str]:

@@ -17,7 +17,7 @@ from strata_broker.storage_client.channels import BrokerNetwork
 from strata_edge.ports import Edge
 from strata_runtime.listening import endpoint_of
 
-Guarded = Callable[[Edge], Methods]
+Guarded = Callable[[Methods], Methods]
 """Returns where the RPCs of an edge are put, so that their callers are checked."""
 
 

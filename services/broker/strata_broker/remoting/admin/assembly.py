@@ -1,0 +1,92 @@
+"""The requests of operators' tools, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from strata_broker.access.call_runtime import CallRuntime
+from strata_broker.remoting.admin.audience import AdminAudience
+from strata_broker.remoting.admin.broker_info import AdminBrokerInfo
+from strata_broker.remoting.admin.connected_producers import ConnectedProducers
+from strata_broker.remoting.admin.connections import AdminConnections
+from strata_broker.remoting.admin.groups import AdminGroups
+from strata_broker.remoting.admin.listing import ResourceListing
+from strata_broker.remoting.admin.messages import AdminMessages, StoredMessages
+from strata_broker.remoting.admin.operator_face import OperatorFace
+from strata_broker.remoting.admin.places import AdminPlaces
+from strata_broker.remoting.admin.progress import AdminProgress
+from strata_broker.remoting.admin.queue_entries import AdminQueueEntries
+from strata_broker.remoting.admin.refusals import AdminRefusals
+from strata_broker.remoting.admin.resets import AdminResets
+from strata_broker.remoting.admin.retry_routes import RetryRoutes
+from strata_broker.remoting.admin.running_info import AdminRunningInfo
+from strata_broker.remoting.admin.topic_lists import AdminTopicLists
+from strata_broker.remoting.admin.topics import AdminTopics
+from strata_broker.remoting.admin.users import AdminUsers
+from strata_broker.remoting.exchange import Handler
+from strata_broker.remoting.members import RemotingMembers
+from strata_broker.remoting.routes import RemotingRoutes
+from strata_remoting import Store
+
+
+@dataclass(frozen=True, slots=True)
+class AdminParts:
+    """Parts of a remoting port that operators' requests work with.
+
+    Attributes:
+        face: the broker's handlers for operators.
+        places: know topics and this broker.
+        members: of consumer groups that are connected here.
+        routes: of topics.
+        store: returns the address that messages name as their store: of this broker.
+        host: under which clients reach the broker.
+        runtime: configuration, clock and counters.
+    """
+
+    face: OperatorFace
+    places: AdminPlaces
+    members: RemotingMembers
+    routes: RemotingRoutes
+    store: Callable[[], Store]
+    host: str
+    runtime: CallRuntime
+
+
+def with_admin(clients: Mapping[int, Handler], parts: AdminParts) -> dict[int, Handler]:
+    """Return handlers of clients' requests and of operators' requests, by request code.
+
+    Args:
+        clients: handlers of clients' requests; heartbeats tell operators of producers too.
+        parts: of the port.
+    """
+    face, places, runtime = parts.face, parts.places, parts.runtime
+    most = runtime.config.remoting.max_json_bytes
+    listing = ResourceListing(face)
+    messages = StoredMessages(face, places, store=parts.store, host=parts.host)
+    retries = RetryRoutes(
+        clients,
+        parts.routes,
+        places.view,
+        is_checked=runtime.access.is_on,
+        max_json_bytes=most,
+    )
+    producers = ConnectedProducers(retries.heartbeat, runtime.clock, max_json_bytes=most)
+    return {
+        **clients,
+        **retries.handlers(),
+        **AdminRefusals().handlers(),
+        **AdminTopics(face, places, listing, max_json_bytes=most).handlers(),
+        **AdminTopicLists(places, listing).handlers(),
+        **AdminGroups(face, places, listing, max_json_bytes=most).handlers(),
+        **AdminProgress(face, places, listing).handlers(),
+        **AdminResets(face, places, parts.members).handlers(),
+        **AdminAudience(face).handlers(),
+        **AdminConnections(face, listing, parts.members, producers=producers).handlers(),
+        **AdminRunningInfo(face, places, messages).handlers(),
+        **AdminMessages(messages, face, places).handlers(),
+        **AdminQueueEntries(face, places, messages).handlers(),
+        **AdminBrokerInfo(face, places, runtime.recorder, clock=runtime.clock).handlers(),
+        **AdminUsers(face).handlers(),
+        **producers.handlers(),
+    }

@@ -1,0 +1,35 @@
+"""Where this broker is among the brokers behind the names of the remoting protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strata_broker.metadata.metadata import MetadataView, TopicRow
+from strata_broker.remoting.addresses import RemotingAddresses, broker_name_of
+
+
+@dataclass(frozen=True, slots=True)
+class AdminPlaces:
+    """See the module docstring.
+
+    Attributes:
+        view: knows topics and consumer groups.
+        addresses: of the brokers.
+        cluster_name: in routes.
+    """
+
+    view: MetadataView
+    addresses: RemotingAddresses
+    cluster_name: str
+
+    def is_here(self, topic: str) -> bool:
+        """Whether this broker is the one behind a topic's broker name.
+
+        Tools ask every broker for its topics and add up what they get.
+        """
+        return self.addresses.of(broker_name_of(topic)) == self.addresses.own
+
+    def topic(self, name: str) -> TopicRow | None:
+        """Return a topic that remoting clients can see; None: there is none."""
+        topic = self.view.topic("", name)
+        return None if topic is None or topic.is_table else topic

@@ -1,0 +1,64 @@
+"""Lists of topics: of the nameserver, of a cluster, and of system topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from strata_broker.remoting.addresses import broker_names
+from strata_broker.remoting.admin.listing import ResourceListing
+from strata_broker.remoting.admin.places import AdminPlaces
+from strata_broker.remoting.answers import with_json
+from strata_broker.remoting.exchange import Exchange, Handler
+from strata_mq.requests import RETRY_PREFIX
+from strata_remoting import AdminCode, RemotingCommand
+
+
+class AdminTopicLists:
+    """See the module docstring.
+
+    Args:
+        places: know this broker.
+        listing: of all topics and consumer groups.
+    """
+
+    def __init__(self, places: AdminPlaces, listing: ResourceListing) -> None:
+        self._places = places
+        self._listing = listing
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """Return the handlers by request code."""
+        return {
+            AdminCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.every,
+            AdminCode.GET_TOPICS_BY_CLUSTER: self.of_cluster,
+            AdminCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system,
+            AdminCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system,
+            AdminCode.GET_UNIT_TOPIC_LIST: self.none,
+            AdminCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self.none,
+            AdminCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.none,
+        }
+
+    async def every(self, exchange: Exchange) -> RemotingCommand:
+        """Answer with all topics; each consumer group counts as having its topic of retries.
+
+        Tools find consumer groups by the names of these topics.
+        """
+        names = {row.name for row in await self._listing.topics(exchange)}
+        names |= {RETRY_PREFIX + row.name for row in await self._listing.groups(exchange)}
+        return self._listed(exchange, sorted(names))
+
+    async def of_cluster(self, exchange: Exchange) -> RemotingCommand:
+        """Answer with the topics of a cluster: all, or none if the cluster is another one."""
+        if exchange.request.text("cluster") != self._places.cluster_name:
+            return self._listed(exchange, ())
+        return self._listed(exchange, [row.name for row in await self._listing.topics(exchange)])
+
+    async def system(self, exchange: Exchange) -> RemotingCommand:
+        """Answer with topics that RocketMQ makes for itself: the names of cluster and brokers."""
+        return self._listed(exchange, [self._places.cluster_name, *broker_names()])
+
+    async def none(self, exchange: Exchange) -> RemotingCommand:
+        """Answer with no topic: there are no units."""
+        return self._listed(exchange, ())
+
+    def _listed(self, exchange: Exchange, names: Sequence[str]) -> RemotingCommand:
+        return with_json(exchange.request, {"brokerAddr": None, "topicList": list(names)})
