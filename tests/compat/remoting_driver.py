@@ -51,9 +51,10 @@ class RemotingDriver:
     Args:
         version: of the client.
         nameserver: HOST:PORT.
+        keys: access key and secret key that sign all requests; None: nobody signs.
     """
 
-    def __init__(self, version: str, nameserver: str) -> None:
+    def __init__(self, version: str, nameserver: str, keys: tuple[str, str] | None = None) -> None:
         folder = BUILD / f"remoting-{version}"
         if not (folder / ".installed").exists():
             absent("the official remoting client is missing: make compat-remoting")
@@ -62,7 +63,8 @@ class RemotingDriver:
         options = [f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home}", "-Xmx256m"]
         options += ["-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8"]
         classes = f"{folder}/classes:{folder}/lib/*"
-        arguments = json.dumps({"nameserver": nameserver})
+        signer = dict(zip(("access_key", "secret_key"), keys, strict=True)) if keys else {}
+        arguments = json.dumps({"nameserver": nameserver, **signer})
         with (home / "driver.log").open("a") as log:
             self._process = subprocess.Popen(
                 ["java", *options, "-cp", classes, "compat.RemotingDriver", arguments],
@@ -100,6 +102,11 @@ class RemotingDriver:
         self.call("producer", name, group=f"{name}-producers")
         return OldProducer(self, name)
 
+    def transactions(self, name: str) -> "OldProducer":
+        """Start a TransactionMQProducer; properties `local` and `check` are its decisions."""
+        self.call("transactions", name, group=f"{name}-producers")
+        return OldProducer(self, name)
+
     def consumer(
         self,
         name: str,
@@ -109,6 +116,7 @@ class RemotingDriver:
         *,
         model: str = "concurrent",
         failures: int = 0,
+        max_times: int = 16,
         first: bool = True,
         **fields: Any,
     ) -> "OldConsumer":
@@ -122,7 +130,7 @@ class RemotingDriver:
             expression=expression,
             model=model,
             failures=failures,
-            max_times=16,
+            max_times=max_times,
             where=where,
             **fields,
         )

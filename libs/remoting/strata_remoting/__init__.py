@@ -7,7 +7,13 @@ Reading order: `codes` (numbers of requests and answers), `command` (a request o
 
 from strata_remoting.batch_body import BatchedMessage, decode_batch, encode_batch
 from strata_remoting.codes import Language, RequestCode, ResponseCode
-from strata_remoting.command import RemotingCommand, RemotingError
+from strata_remoting.command import (
+    ACCESS_KEY,
+    SECURITY_TOKEN,
+    SIGNATURE,
+    RemotingCommand,
+    RemotingError,
+)
 from strata_remoting.frames import FrameLimits, RemotingFrameReader, encode_frame
 from strata_remoting.headers import Serialization
 from strata_remoting.offset_ids import (
@@ -21,6 +27,9 @@ from strata_remoting.properties import decode_properties, encode_properties
 from strata_remoting.stored_messages import PulledMessage, decode_messages, encode_message
 
 __all__ = [
+    "ACCESS_KEY",
+    "SECURITY_TOKEN",
+    "SIGNATURE",
     "BatchedMessage",
     "FrameLimits",
     "Language",

@@ -93,6 +93,13 @@ class RemotingSection(Section):
         ge=1,
         description="Most producer and consumer groups of one client; further ones are refused.",
     )
+    max_transaction_groups: int = Field(
+        default=10_000,
+        ge=1,
+        description="Most producer groups whose topics with transactional messages are remembered; "
+        "producers of a group that was forgotten are asked for decisions again once one of them "
+        "has sent such a message.",
+    )
     member_timeout_ms: int = Field(
         default=120_000,
         ge=1,

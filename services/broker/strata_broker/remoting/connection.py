@@ -135,10 +135,15 @@ class RemotingConnection(asyncio.Protocol):
 
     def tell(self, command: RemotingCommand) -> None:
         """See `RemotingPeer.tell`."""
-        if self._transport is None or self.is_gone:
-            return
-        if self._transport.get_write_buffer_size() < _MOST_TOLD_BYTES:
+        if self._transport is not None and self.has_room:
             self._transport.write(encode_frame(command, Serialization.JSON))
+
+    @property
+    def has_room(self) -> bool:
+        """See `RemotingPeer`."""
+        if self._transport is None or self.is_gone:
+            return False
+        return self._transport.get_write_buffer_size() < _MOST_TOLD_BYTES
 
     def drain(self) -> None:
         """Begin no more requests, and end when those under way are answered."""
