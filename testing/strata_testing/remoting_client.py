@@ -7,6 +7,7 @@ import base64
 import hmac
 import itertools
 import json
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -45,6 +46,7 @@ class RemotingClient:
         address: HOST:PORT.
         serialization: encoding of its requests.
         keys: access key and secret key that sign its requests; None: it does not sign.
+        tls: for its connection; None: plaintext.
     """
 
     def __init__(
@@ -53,8 +55,10 @@ class RemotingClient:
         serialization: Serialization = Serialization.JSON,
         *,
         keys: tuple[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._address = address
+        self._tls = tls
         self._keys = keys
         self._serialization = serialization
         self._opaque = itertools.count(1)
@@ -69,7 +73,7 @@ class RemotingClient:
 
     async def __aenter__(self) -> Self:
         host, _, port = self._address.rpartition(":")
-        self._input, self._output = await asyncio.open_connection(host, int(port))
+        self._input, self._output = await asyncio.open_connection(host, int(port), ssl=self._tls)
         self._reader = asyncio.ensure_future(self._read())
         return self
 

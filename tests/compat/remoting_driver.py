@@ -52,9 +52,17 @@ class RemotingDriver:
         version: of the client.
         nameserver: HOST:PORT.
         keys: access key and secret key that sign all requests; None: nobody signs.
+        tls: whether all connections have TLS; the client verifies no certificate.
     """
 
-    def __init__(self, version: str, nameserver: str, keys: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        version: str,
+        nameserver: str,
+        keys: tuple[str, str] | None = None,
+        *,
+        tls: bool = False,
+    ) -> None:
         folder = BUILD / f"remoting-{version}"
         if not (folder / ".installed").exists():
             absent("the official remoting client is missing: make compat-remoting")
@@ -64,7 +72,8 @@ class RemotingDriver:
         options += ["-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8"]
         classes = f"{folder}/classes:{folder}/lib/*"
         signer = dict(zip(("access_key", "secret_key"), keys, strict=True)) if keys else {}
-        arguments = json.dumps({"nameserver": nameserver, **signer})
+        secured = {"tls": True} if tls else {}
+        arguments = json.dumps({"nameserver": nameserver, **signer, **secured})
         with (home / "driver.log").open("a") as log:
             self._process = subprocess.Popen(
                 ["java", *options, "-cp", classes, "compat.RemotingDriver", arguments],

@@ -1,12 +1,15 @@
-"""The official remoting clients of Java on a node that controls access: keys, wrong ones, none."""
+"""The official remoting clients of Java on a node that controls access: keys, TLS, neither."""
 
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from strata_runtime import tls
 from tests.compat.drivers import ClientError
 from tests.compat.remoting_driver import VERSIONS, RemotingDriver
 from tests.e2e.standalone import HOST, Standalone, free_port
@@ -15,19 +18,25 @@ USER = "shopkeeper"
 
 
 class GuardedNode(Standalone):
-    """A node with access control and a remoting port, run by its first admin."""
+    """A node with access control and a remoting port with TLS, run by its first admin."""
 
-    def __init__(self, folder: object) -> None:
+    def __init__(self, folder: Path) -> None:
         self.nameserver = f"{HOST}:{free_port()}"
         port = self.nameserver.rpartition(":")[2]
-        options = ("--remoting-port", port, "--access-control", "on")
-        super().__init__(folder, options=options)  # type: ignore[arg-type]
+        made = tls.self_signed(folder / "certificate")
+        config = folder / "node.toml"
+        config.write_text(
+            "[remoting]\n"
+            f'certificate_file = "{made.certificate_file}"\nkey_file = "{made.key_file}"\n'
+        )
+        options = ("--remoting-port", port, "--access-control", "on", "--config", str(config))
+        super().__init__(folder / "data", options=options)
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedNode]:
     """A node that this module shares."""
-    node = GuardedNode(tmp_path_factory.mktemp("access") / "data")
+    node = GuardedNode(tmp_path_factory.mktemp("access"))
     node.start()
     admin = json.loads((node.data_dir / "first-admin.json").read_text())
     node.keys = {
@@ -77,3 +86,19 @@ def test_keys_decide(guarded: GuardedNode, secret_key: str, version: str, name: 
             driver.producer(f"shop-{name}").send(topic, b"x")
     assert guarded.strata("message", "query", foreign)["messages"] == []
     assert len(guarded.strata("message", "query", topic)["messages"]) == 3
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_tls(guarded: GuardedNode, secret_key: str, version: str, name: str) -> None:
+    """On the same port; a body of many TLS records and one that is compressed."""
+    topic = guarded.create_topic(f"shop-{name}", "--queues", "1")
+    keys = (USER, secret_key)
+    with RemotingDriver(version, guarded.nameserver, keys, tls=True) as driver:
+        producer = driver.producer(f"shop-{name}")
+        bodies = {b"small", random.Random(1).randbytes(300_000), b"x" * 300_000}
+        for body in bodies:
+            assert producer.send(topic, body) is not None
+        consumer = driver.consumer(f"shop-{name}-c", f"shop-{name}-g", topic)
+        assert {one.body for one in consumer.delivered(3)} == bodies
+        consumer.close()
+        producer.close()

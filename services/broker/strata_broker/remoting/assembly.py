@@ -190,6 +190,7 @@ class RemotingPort:
 
         Raises:
             ListenError: the address cannot be listened on.
+            ConfigError: the certificate cannot be used.
         """
         port = await self._listener.start()
         host = host_of(endpoint) if self._host in _EVERYWHERE else self._host

@@ -6,12 +6,14 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from strata_broker.access.call_runtime import CallRuntime
 from strata_broker.metadata.requests import host_of
 from strata_broker.remoting.connection import ConnectionPort, RemotingConnection
 from strata_broker.remoting.dispatcher import RemotingDispatcher
 from strata_broker.remoting.exchange import RemotingPeer
+from strata_broker.remoting.tls_bytes import server_context
 from strata_runtime.limits import Limit
 from strata_runtime.listening import listening
 
@@ -69,7 +71,12 @@ class RemotingListener:
 
         Raises:
             ListenError: the address cannot be listened on.
+            ConfigError: the certificate cannot be used.
         """
+        files = self._config.certificate_file, self._config.key_file
+        if files[0]:
+            context = await asyncio.to_thread(server_context, *files)
+            self._shared = replace(self._shared, tls=context)
         loop = asyncio.get_running_loop()
         with listening(self._host, self._port, "for remoting clients"):
             self._server = await loop.create_server(

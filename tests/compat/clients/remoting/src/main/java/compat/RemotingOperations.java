@@ -31,6 +31,7 @@ final class RemotingOperations {
 
   private final String nameserver;
   private final RPCHook hook;
+  private final boolean tls;
   private final Map<String, DefaultMQProducer> producers = new ConcurrentHashMap<>();
   private final Map<String, DefaultMQPushConsumer> consumers = new ConcurrentHashMap<>();
   private final Map<String, Deliveries> deliveries = new ConcurrentHashMap<>();
@@ -42,6 +43,7 @@ final class RemotingOperations {
             ? new AclClientRPCHook(
                 new SessionCredentials(text(options, "access_key"), text(options, "secret_key")))
             : null;
+    tls = options.has("tls");
   }
 
   Object run(JsonObject command) throws Throwable {
@@ -68,6 +70,7 @@ final class RemotingOperations {
 
   private Object startProducer(String name, DefaultMQProducer producer) throws Exception {
     producer.setNamesrvAddr(nameserver);
+    producer.setUseTLS(tls);
     producer.setInstanceName(name);
     producer.setSendMsgTimeout((int) TIMEOUT_MS);
     producer.start();
@@ -152,6 +155,7 @@ final class RemotingOperations {
     DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
             text(command, "group"), hook, new AllocateMessageQueueAveragely());
     consumer.setNamesrvAddr(nameserver);
+    consumer.setUseTLS(tls);
     consumer.setInstanceName(name);
     consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(text(command, "where")));
     consumer.setMaxReconsumeTimes(command.get("max_times").getAsInt());
