@@ -27,6 +27,7 @@ class OldReceipt:
     broker: str
     queue: int
     offset: int
+    recall_handle: str | None
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class RemotingDriver:
         *,
         tls: bool = False,
     ) -> None:
+        self.version = version
         folder = BUILD / f"remoting-{version}"
         if not (folder / ".installed").exists():
             absent("the official remoting client is missing: make compat-remoting")
@@ -189,6 +191,10 @@ class OldProducer:
         texts = [base64.b64encode(body).decode() for body in bodies]
         result = self.driver.call("send", self.name, topic=topic, bodies=texts, how=how, **fields)
         return OldReceipt(**result) if result else None
+
+    def recall(self, topic: str, handle: str) -> str:
+        """Take a delayed message back; return its id."""
+        return str(self.driver.call("recall", self.name, topic=topic, handle=handle))
 
     def close(self) -> None:
         """Shut it down."""

@@ -227,6 +227,28 @@ def test_delays_and_filters(old_node: OldNode, client: RemotingDriver, name: str
     producer.close()
 
 
+def test_a_delayed_message_is_recalled(
+    old_node: OldNode, client: RemotingDriver, name: str
+) -> None:
+    """By clients that know how, with the handle of their send."""
+    topic = old_node.create_topic(name, "--type", "DELAY", "--queues", "1")
+    producer = client.producer(name)
+    sent = producer.send(topic, b"never", delay_level=3)
+    assert sent is not None
+    if client.version != VERSIONS[-1]:
+        assert sent.recall_handle is None
+    else:
+        assert producer.recall(topic, sent.recall_handle or "") == sent.message_id
+        with pytest.raises(ClientError) as refused:
+            producer.recall(topic, "no handle")
+        assert "invalid" in refused.value.text
+        consumer = client.consumer(f"{name}-c", f"{name}-g", topic)
+        producer.send(topic, b"later", delay_level=4)
+        assert [one.body for one in consumer.delivered(1)] == [b"later"]
+        consumer.close()
+    producer.close()
+
+
 def test_an_unknown_topic_and_a_wrong_type(
     old_node: OldNode, client: RemotingDriver, name: str
 ) -> None:

@@ -2,7 +2,8 @@
 
 Reading order: `codes` (numbers of requests and answers), `command` (a request or an answer),
 `headers` and `frames` (its bytes), `properties` and `batch_body` (messages on their way in),
-`stored_messages` (messages on their way out), `offset_ids` (ids that name an address).
+`stored_messages` (messages on their way out), `offset_ids` (ids that name an address),
+`recall_handles` (of delayed messages).
 """
 
 from strata_remoting.batch_body import BatchedMessage, decode_batch, encode_batch
@@ -24,6 +25,11 @@ from strata_remoting.offset_ids import (
     place_at,
 )
 from strata_remoting.properties import decode_properties, encode_properties
+from strata_remoting.recall_handles import (
+    RecallHandle,
+    decode_recall_handle,
+    encode_recall_handle,
+)
 from strata_remoting.stored_messages import PulledMessage, decode_messages, encode_message
 
 __all__ = [
@@ -35,6 +41,7 @@ __all__ = [
     "Language",
     "OffsetPlace",
     "PulledMessage",
+    "RecallHandle",
     "RemotingCommand",
     "RemotingError",
     "RemotingFrameReader",
@@ -45,10 +52,12 @@ __all__ = [
     "decode_batch",
     "decode_messages",
     "decode_properties",
+    "decode_recall_handle",
     "encode_batch",
     "encode_frame",
     "encode_message",
     "encode_properties",
+    "encode_recall_handle",
     "offset_message_id",
     "physical_offset",
     "place_at",

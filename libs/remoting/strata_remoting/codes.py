@@ -33,6 +33,7 @@ class RequestCode(IntEnum):
     SEND_MESSAGE_V2 = 310
     SEND_BATCH_MESSAGE = 320
     LITE_PULL_MESSAGE = 361
+    RECALL_MESSAGE = 370
 
 
 class ResponseCode(IntEnum):
@@ -56,6 +57,7 @@ class ResponseCode(IntEnum):
     SUBSCRIPTION_PARSE_FAILED = 23
     SUBSCRIPTION_NOT_EXIST = 24
     SUBSCRIPTION_GROUP_NOT_EXIST = 26
+    ILLEGAL_OPERATION = 604
 
 
 class Language(IntEnum):

@@ -26,6 +26,7 @@ from strata_broker.remoting.place_reads import PlaceReads
 from strata_broker.remoting.producer_groups import ProducerGroups
 from strata_broker.remoting.pulls import RemotingPulls
 from strata_broker.remoting.queue_locks import QueueLocks
+from strata_broker.remoting.recalls import RemotingRecalls
 from strata_broker.remoting.routes import RemotingRoutes
 from strata_broker.remoting.send_backs import SendBacks
 from strata_broker.remoting.sends import RemotingSends
@@ -166,6 +167,7 @@ class RemotingPort:
             **consumers.handlers(),
             **RemotingPulls(face, view, members, store=lambda: self._store).handlers(),
             **RemotingOffsets(face, view).handlers(),
+            **RemotingRecalls(face).handlers(),
             **RemotingTransactions(face, view, handles=runtime.handles).handlers(),
             **SendBacks(face, routes, view, reads=reads, given_up=given_up, clock=clock).handlers(),
         }

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.metadata.metadata import TopicRow
+from strata_broker.metadata.requests import milliseconds
+from strata_broker.remoting.addresses import broker_name_of
 from strata_broker.remoting.answers import succeeded
 from strata_broker.remoting.exchange import Exchange, Handler
 from strata_broker.remoting.face import MessagingFace
@@ -21,12 +23,15 @@ from strata_broker.remoting.queue_ids import queue_number, queue_numbers
 from strata_broker.remoting.routes import RemotingRoutes
 from strata_broker.remoting.send_headers import send_header
 from strata_mq.access import Action
+from strata_mq.requests import RETRY_PREFIX
 from strata_mq.slots import fifo_queue
 from strata_remoting import (
     OffsetPlace,
+    RecallHandle,
     RemotingCommand,
     RequestCode,
     Store,
+    encode_recall_handle,
     offset_message_id,
     physical_offset,
 )
@@ -127,6 +132,7 @@ class RemotingSends:
             queueId=queue,
             queueOffset=entries[0].offset,
             transactionId=entries[0].transaction_id if _is_half(messages) else None,
+            recallHandle=_recall_handle(topic, messages[0], entries[0]),
         )
 
     def _answer_place(self, request: RemotingCommand, place: OffsetPlace) -> RemotingCommand:
@@ -139,6 +145,19 @@ class RemotingSends:
             queueId=list(numbers).index(place.queue) if place.queue in numbers else 0,
             queueOffset=place.offset,
         )
+
+
+def _recall_handle(
+    topic: TopicRow, message: definition_pb2.Message, entry: service_pb2.SendResultEntry
+) -> str | None:
+    """Return the handle of a delayed message; None: it is not delayed, or a retry."""
+    if not entry.recall_handle or topic.name.startswith(RETRY_PREFIX):
+        return None
+    system = message.system_properties
+    delivery_ms = milliseconds(system.delivery_timestamp)
+    name = broker_name_of(topic.name)
+    handle = RecallHandle(topic.name, name, delivery_ms, system.message_id, entry.recall_handle)
+    return encode_recall_handle(handle)
 
 
 def _is_half(messages: Sequence[definition_pb2.Message]) -> bool:

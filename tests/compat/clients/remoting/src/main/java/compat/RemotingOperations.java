@@ -57,6 +57,8 @@ final class RemotingOperations {
         return startProducer(name, producer);
       case "send":
         return send(producers.get(name), command);
+      case "recall":
+        return recall(producers.get(name), text(command, "topic"), text(command, "handle"));
       case "push":
         return startConsumer(name, command);
       case "delivered":
@@ -148,7 +150,28 @@ final class RemotingOperations {
     shown.put("broker", result.getMessageQueue().getBrokerName());
     shown.put("queue", result.getMessageQueue().getQueueId());
     shown.put("offset", result.getQueueOffset());
+    shown.put("recall_handle", ifKnown(result, "getRecallHandle"));
     return shown;
+  }
+
+  /** Older clients know no recall. */
+  private static Object recall(DefaultMQProducer producer, String topic, String handle)
+      throws Throwable {
+    try {
+      return DefaultMQProducer.class
+          .getMethod("recallMessage", String.class, String.class)
+          .invoke(producer, topic, handle);
+    } catch (java.lang.reflect.InvocationTargetException failure) {
+      throw failure.getCause();
+    }
+  }
+
+  private static Object ifKnown(SendResult result, String getter) {
+    try {
+      return SendResult.class.getMethod(getter).invoke(result);
+    } catch (ReflectiveOperationException unknown) {
+      return null;
+    }
   }
 
   private Object startConsumer(String name, JsonObject command) throws Exception {
