@@ -13,8 +13,12 @@ from pydantic import ValidationError
 from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_broker.base.remoting_config import RemotingSection
+from strata_broker.remoting.server_tls import ServerTls
 from strata_remoting import RequestCode, ResponseCode, Serialization
 from strata_runtime import tls
+from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import RequestTasks
+from strata_testing import ManualClock, until
 from strata_testing.broker import broker_config
 from strata_testing.remoting_client import RemotingClient, send_fields
 
@@ -96,3 +100,31 @@ def test_half_a_certificate_is_refused(given: dict[str, Any]) -> None:
     """The keys of the section belong together."""
     with pytest.raises(ValidationError, match="certificate_file"):
         RemotingSection.model_validate(given)
+
+
+async def test_a_new_certificate_is_for_new_connections(tmp_path: Path) -> None:
+    """The old one remains while the new files cannot be used."""
+    clock, made = ManualClock(), tls.self_signed(tmp_path)
+    requests = RequestTasks("remoting", Metrics.disabled(), max_tasks=10)
+    server = ServerTls(str(made.certificate_file), str(made.key_file), requests, clock=clock)
+    await server.start()
+    first = server.context()
+    made.certificate_file.write_bytes(b"not a certificate")
+    await _look(server, clock, requests)
+    assert server.context() is first
+    made.certificate_file.unlink()
+    tls.self_signed(tmp_path)
+    assert server.context() is first, "nobody looks so soon again"
+    await _look(server, clock, requests)
+    second = server.context()
+    assert second is not first
+    await _look(server, clock, requests)
+    assert server.context() is second
+    await requests.stop()
+
+
+async def _look(server: ServerTls, clock: ManualClock, requests: RequestTasks) -> None:
+    """Let a new connection begin a look at the files, and wait for its end."""
+    clock.advance(10)
+    server.context()
+    await until(lambda: not len(requests))

@@ -32,8 +32,8 @@ class RemotingSection(Section):
     )
     certificate_file: str = Field(
         default="",
-        description="Certificate chain (PEM) for clients with TLS, read at the start; the port "
-        "takes both, TLS and plaintext; empty: there is no TLS.",
+        description="Certificate chain (PEM) for clients with TLS, read again when it changes; "
+        "the port takes both, TLS and plaintext; empty: there is no TLS.",
     )
     key_file: str = Field(
         default="", description="Key of the certificate (PEM, without a password)."

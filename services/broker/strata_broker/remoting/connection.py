@@ -9,7 +9,6 @@ in the buffer.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
@@ -17,6 +16,7 @@ from typing import cast
 from strata_broker.base.remoting_config import RemotingSection
 from strata_broker.remoting.dispatcher import RemotingDispatcher
 from strata_broker.remoting.exchange import Exchange
+from strata_broker.remoting.server_tls import ServerTls
 from strata_broker.remoting.tls_bytes import TlsBytes, begins_tls
 from strata_remoting import (
     RemotingCommand,
@@ -54,7 +54,7 @@ class ConnectionPort:
     unfinished: Limit
     connected: Callable[[RemotingConnection], bool]
     disconnected: Callable[[RemotingConnection], None]
-    tls: ssl.SSLContext | None = None
+    tls: ServerTls | None = None
 
 
 class RemotingConnection(asyncio.Protocol):
@@ -172,7 +172,7 @@ class RemotingConnection(asyncio.Protocol):
         if not self._has_begun and data:
             self._has_begun = True
             if self._port.tls is not None and begins_tls(data):
-                self._tls = TlsBytes(self._port.tls)
+                self._tls = TlsBytes(self._port.tls.context())
             elif self._port.config.tls_only:
                 raise RemotingError("it speaks plaintext (remoting.tls_only)")
         if self._tls is None:

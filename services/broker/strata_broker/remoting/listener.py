@@ -6,14 +6,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 
 from strata_broker.access.call_runtime import CallRuntime
 from strata_broker.metadata.requests import host_of
 from strata_broker.remoting.connection import ConnectionPort, RemotingConnection
 from strata_broker.remoting.dispatcher import RemotingDispatcher
 from strata_broker.remoting.exchange import RemotingPeer
-from strata_broker.remoting.tls_bytes import server_context
+from strata_broker.remoting.server_tls import ServerTls
 from strata_runtime.limits import Limit
 from strata_runtime.listening import listening
 
@@ -57,6 +56,11 @@ class RemotingListener:
             "bytes",
             metrics=runtime.metrics,
         )
+        self._tls: ServerTls | None = None
+        if config.certificate_file:
+            self._tls = ServerTls(
+                config.certificate_file, config.key_file, runtime.requests, clock=runtime.clock
+            )
         self._shared = ConnectionPort(
             dispatcher,
             config,
@@ -64,6 +68,7 @@ class RemotingListener:
             unfinished,
             self._take,
             self._leave,
+            self._tls,
         )
 
     async def start(self) -> int:
@@ -73,10 +78,8 @@ class RemotingListener:
             ListenError: the address cannot be listened on.
             ConfigError: the certificate cannot be used.
         """
-        files = self._config.certificate_file, self._config.key_file
-        if files[0]:
-            context = await asyncio.to_thread(server_context, *files)
-            self._shared = replace(self._shared, tls=context)
+        if self._tls is not None:
+            await self._tls.start()
         loop = asyncio.get_running_loop()
         with listening(self._host, self._port, "for remoting clients"):
             self._server = await loop.create_server(

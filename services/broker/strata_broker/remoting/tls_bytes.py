@@ -6,27 +6,11 @@ Bytes go in and out; nothing here reads, writes or waits.
 from __future__ import annotations
 
 import ssl
-from pathlib import Path
 
 from strata_remoting import RemotingError
-from strata_runtime import tls
 
 _HANDSHAKE = 0x16
 _READ_BYTES = 262_144
-
-
-def server_context(certificate_file: str, key_file: str) -> ssl.SSLContext:
-    """Return the context of a server. Blocking.
-
-    Raises:
-        ConfigError: the files are no pair that a server can use.
-    """
-    certificate = tls.own(Path(certificate_file), Path(key_file))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION
-    context.load_cert_chain(certificate.certificate_file, certificate.key_file, password="")
-    return context
 
 
 def begins_tls(data: bytes) -> bool:
