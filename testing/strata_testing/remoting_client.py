@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hmac
 import itertools
 import json
-from collections.abc import Mapping
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 from strata_remoting import (
+    ACCESS_KEY,
+    SIGNATURE,
     FrameLimits,
     PulledMessage,
     RemotingCommand,
@@ -39,10 +45,21 @@ class RemotingClient:
     Args:
         address: HOST:PORT.
         serialization: encoding of its requests.
+        keys: access key and secret key that sign its requests; None: it does not sign.
+        tls: for its connection; None: plaintext.
     """
 
-    def __init__(self, address: str, serialization: Serialization = Serialization.JSON) -> None:
+    def __init__(
+        self,
+        address: str,
+        serialization: Serialization = Serialization.JSON,
+        *,
+        keys: tuple[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._address = address
+        self._tls = tls
+        self._keys = keys
         self._serialization = serialization
         self._opaque = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
@@ -56,7 +73,7 @@ class RemotingClient:
 
     async def __aenter__(self) -> Self:
         host, _, port = self._address.rpartition(":")
-        self._input, self._output = await asyncio.open_connection(host, int(port))
+        self._input, self._output = await asyncio.open_connection(host, int(port), ssl=self._tls)
         self._reader = asyncio.ensure_future(self._read())
         return self
 
@@ -70,7 +87,7 @@ class RemotingClient:
     ) -> RemotingCommand:
         """Send a request and return its answer, whatever it says."""
         texts = {name: str(value) for name, value in (fields or {}).items()}
-        command = RemotingCommand(code, next(self._opaque), texts, body)
+        command = signed(RemotingCommand(code, next(self._opaque), texts, body), self._keys)
         answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
         self._waiting[command.opaque] = answer
         self.write(encode_frame(command, self._serialization))
@@ -108,12 +125,17 @@ class RemotingClient:
         )
 
     async def heartbeat(
-        self, client_id: str, group: str, subscriptions: Mapping[str, str]
+        self,
+        client_id: str,
+        group: str,
+        subscriptions: Mapping[str, str],
+        *,
+        producers: Sequence[str] = (),
     ) -> RemotingCommand:
-        """Tell that a consumer lives."""
+        """Tell that a consumer lives; no group: a mere producer, of the groups `producers`."""
         data = {
             "clientID": client_id,
-            "producerDataSet": [],
+            "producerDataSet": [{"groupName": name} for name in producers],
             "consumerDataSet": [
                 {
                     "groupName": group,
@@ -123,7 +145,9 @@ class RemotingClient:
                         for topic, expression in subscriptions.items()
                     ],
                 }
-            ],
+            ]
+            if group
+            else [],
         }
         return await self.call(RequestCode.HEART_BEAT, body=json.dumps(data).encode())
 
@@ -165,6 +189,17 @@ class RemotingClient:
             for waiting in self._waiting.values():
                 if not waiting.done():
                     waiting.set_exception(ConnectionResetError("the connection ended"))
+
+
+def signed(command: RemotingCommand, keys: tuple[str, str] | None) -> RemotingCommand:
+    """Return a request with the signature that Java's AclClientRPCHook would give it."""
+    if keys is None:
+        return command
+    with_key = replace(command, fields={**command.fields, ACCESS_KEY: keys[0]})
+    digest = hmac.digest(keys[1].encode(), with_key.signed_content(), "sha1")
+    return replace(
+        with_key, fields={**with_key.fields, SIGNATURE: base64.b64encode(digest).decode()}
+    )
 
 
 def send_fields(topic: str, queue: int = 0, flags: int = 0, **properties: str) -> dict[str, object]:

@@ -27,6 +27,7 @@ class OldReceipt:
     broker: str
     queue: int
     offset: int
+    recall_handle: str | None
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,19 @@ class RemotingDriver:
     Args:
         version: of the client.
         nameserver: HOST:PORT.
+        keys: access key and secret key that sign all requests; None: nobody signs.
+        tls: whether all connections have TLS; the client verifies no certificate.
     """
 
-    def __init__(self, version: str, nameserver: str) -> None:
+    def __init__(
+        self,
+        version: str,
+        nameserver: str,
+        keys: tuple[str, str] | None = None,
+        *,
+        tls: bool = False,
+    ) -> None:
+        self.version = version
         folder = BUILD / f"remoting-{version}"
         if not (folder / ".installed").exists():
             absent("the official remoting client is missing: make compat-remoting")
@@ -62,7 +73,9 @@ class RemotingDriver:
         options = [f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home}", "-Xmx256m"]
         options += ["-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8"]
         classes = f"{folder}/classes:{folder}/lib/*"
-        arguments = json.dumps({"nameserver": nameserver})
+        signer = dict(zip(("access_key", "secret_key"), keys, strict=True)) if keys else {}
+        secured = {"tls": True} if tls else {}
+        arguments = json.dumps({"nameserver": nameserver, **signer, **secured})
         with (home / "driver.log").open("a") as log:
             self._process = subprocess.Popen(
                 ["java", *options, "-cp", classes, "compat.RemotingDriver", arguments],
@@ -100,6 +113,11 @@ class RemotingDriver:
         self.call("producer", name, group=f"{name}-producers")
         return OldProducer(self, name)
 
+    def transactions(self, name: str) -> "OldProducer":
+        """Start a TransactionMQProducer; properties `local` and `check` are its decisions."""
+        self.call("transactions", name, group=f"{name}-producers")
+        return OldProducer(self, name)
+
     def consumer(
         self,
         name: str,
@@ -109,6 +127,7 @@ class RemotingDriver:
         *,
         model: str = "concurrent",
         failures: int = 0,
+        max_times: int = 16,
         first: bool = True,
         **fields: Any,
     ) -> "OldConsumer":
@@ -122,7 +141,7 @@ class RemotingDriver:
             expression=expression,
             model=model,
             failures=failures,
-            max_times=16,
+            max_times=max_times,
             where=where,
             **fields,
         )
@@ -172,6 +191,10 @@ class OldProducer:
         texts = [base64.b64encode(body).decode() for body in bodies]
         result = self.driver.call("send", self.name, topic=topic, bodies=texts, how=how, **fields)
         return OldReceipt(**result) if result else None
+
+    def recall(self, topic: str, handle: str) -> str:
+        """Take a delayed message back; return its id."""
+        return str(self.driver.call("recall", self.name, topic=topic, handle=handle))
 
     def close(self) -> None:
         """Shut it down."""

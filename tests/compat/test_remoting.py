@@ -112,6 +112,56 @@ def test_a_failed_message_is_tried_again(
     producer.close()
 
 
+@pytest.mark.parametrize("model", ["concurrent", "orderly"])
+def test_a_message_that_fails_too_often_is_a_dead_letter(
+    old_node: OldNode, client: RemotingDriver, name: str, model: str
+) -> None:
+    """Operators see it, a consumer of its topic gets it, and it can be sent again."""
+    topic = old_node.create_topic(name, "--queues", "1")
+    producer, group = client.producer(name), f"{name}-g"
+    sent = producer.send(topic, b"poison", tag="a", properties={"p": "1"})
+    assert sent is not None
+    consumer = client.consumer(f"{name}-c", group, topic, model=model, failures=1, max_times=0)
+    assert len(consumer.delivered(1)) == 1
+    letters = client.consumer(f"{name}-l", f"{name}-letters", f"%DLQ%{group}")
+    [letter] = letters.delivered(1, 90)
+    assert (letter.body, letter.tag, letter.properties["p"]) == (b"poison", "a", "1")
+    assert letter.message_id == sent.message_id
+    [listed] = old_node.strata("dlq", "show", group)["dead_letters"]
+    assert listed["message_id"] == sent.message_id
+    old_node.strata("dlq", "redrive", group)
+    again = consumer.delivered(2)
+    assert (again[1].body, again[1].reconsume_times) == (b"poison", 0)
+    letters.close()
+    consumer.close()
+    producer.close()
+
+
+def test_transactions(old_node: OldNode, client: RemotingDriver, name: str) -> None:
+    """Committed messages arrive, also those whose producer decides when it is asked."""
+    topic = old_node.create_topic(name, "--type", "TRANSACTION", "--queues", "2")
+    producer = client.transactions(name)
+    consumer = client.consumer(f"{name}-c", f"{name}-g", topic)
+    for local, check in (
+        ("commit", "rollback"),
+        ("rollback", "commit"),
+        ("unknown", "commit"),
+        ("unknown", "rollback"),
+    ):
+        body = f"{local} {check}".encode()
+        decisions = {"local": local, "check": check}
+        sent = producer.send(topic, body, how="transaction", properties=decisions)
+        assert sent is not None
+        assert sent.status == "SEND_OK"
+    got = consumer.delivered(2, 90)
+    assert bodies_of(list(got)) == [b"commit rollback", b"unknown commit"]
+    # A message that was rolled back after a check would have come by now.
+    time.sleep(5)
+    assert len(consumer.delivered(0)) == 2
+    consumer.close()
+    producer.close()
+
+
 def test_orderly_consumers_see_a_queue_in_order(
     old_node: OldNode, client: RemotingDriver, name: str
 ) -> None:
@@ -174,6 +224,28 @@ def test_delays_and_filters(old_node: OldNode, client: RemotingDriver, name: str
     assert [one.body for one in got] == [b"now", b"later"]
     assert time.monotonic() - begun >= 4.9
     consumer.close()
+    producer.close()
+
+
+def test_a_delayed_message_is_recalled(
+    old_node: OldNode, client: RemotingDriver, name: str
+) -> None:
+    """By clients that know how, with the handle of their send."""
+    topic = old_node.create_topic(name, "--type", "DELAY", "--queues", "1")
+    producer = client.producer(name)
+    sent = producer.send(topic, b"never", delay_level=3)
+    assert sent is not None
+    if client.version != VERSIONS[-1]:
+        assert sent.recall_handle is None
+    else:
+        assert producer.recall(topic, sent.recall_handle or "") == sent.message_id
+        with pytest.raises(ClientError) as refused:
+            producer.recall(topic, "no handle")
+        assert "invalid" in refused.value.text
+        consumer = client.consumer(f"{name}-c", f"{name}-g", topic)
+        producer.send(topic, b"later", delay_level=4)
+        assert [one.body for one in consumer.delivered(1)] == [b"later"]
+        consumer.close()
     producer.close()
 
 

@@ -2,13 +2,20 @@
 
 Reading order: `codes` and `admin_codes` (numbers of requests and answers), `command` (a request or
 an answer), `headers` and `frames` (its bytes), `properties` and `batch_body` (messages on their way
-in), `stored_messages` (messages on their way out), `offset_ids` (ids that name an address).
+in), `stored_messages` (messages on their way out), `offset_ids` (ids that name an address),
+`recall_handles` (of delayed messages).
 """
 
 from strata_remoting.admin_codes import AdminCode
 from strata_remoting.batch_body import BatchedMessage, decode_batch, encode_batch
 from strata_remoting.codes import Language, RequestCode, ResponseCode
-from strata_remoting.command import RemotingCommand, RemotingError
+from strata_remoting.command import (
+    ACCESS_KEY,
+    SECURITY_TOKEN,
+    SIGNATURE,
+    RemotingCommand,
+    RemotingError,
+)
 from strata_remoting.frames import FrameLimits, RemotingFrameReader, encode_frame
 from strata_remoting.headers import Serialization
 from strata_remoting.offset_ids import (
@@ -19,15 +26,24 @@ from strata_remoting.offset_ids import (
     place_at,
 )
 from strata_remoting.properties import decode_properties, encode_properties
+from strata_remoting.recall_handles import (
+    RecallHandle,
+    decode_recall_handle,
+    encode_recall_handle,
+)
 from strata_remoting.stored_messages import PulledMessage, decode_messages, encode_message
 
 __all__ = [
+    "ACCESS_KEY",
+    "SECURITY_TOKEN",
+    "SIGNATURE",
     "AdminCode",
     "BatchedMessage",
     "FrameLimits",
     "Language",
     "OffsetPlace",
     "PulledMessage",
+    "RecallHandle",
     "RemotingCommand",
     "RemotingError",
     "RemotingFrameReader",
@@ -38,10 +54,12 @@ __all__ = [
     "decode_batch",
     "decode_messages",
     "decode_properties",
+    "decode_recall_handle",
     "encode_batch",
     "encode_frame",
     "encode_message",
     "encode_properties",
+    "encode_recall_handle",
     "offset_message_id",
     "physical_offset",
     "place_at",

@@ -7,6 +7,15 @@ from dataclasses import dataclass, field, replace
 
 from strata_remoting.codes import Language
 
+ACCESS_KEY = "AccessKey"
+"""Field with the name of the user who signed a request."""
+
+SIGNATURE = "Signature"
+"""Field with the signature."""
+
+SECURITY_TOKEN = "SecurityToken"  # noqa: S105 - the name of a field
+"""Field with a token of a session, if the key is one of a session."""
+
 _RESPONSE = 1
 _ONEWAY = 2
 
@@ -81,6 +90,16 @@ class RemotingCommand:
             version=version,
             remark=remark,
         )
+
+    def signed_content(self) -> bytes:
+        """Return what a signature of ACL 1.0 covers: all other fields by name, and the body.
+
+        Source of the rule: RocketMQ's `AclUtils.combineRequestContent`.
+        """
+        names = sorted(name for name in self.fields if name != SIGNATURE)
+        text = "".join([self.fields[name] for name in names])
+        # Java writes a question mark for half of a pair, too.
+        return text.encode(errors="replace") + self.body
 
     def text(self, name: str, default: str | None = None) -> str:
         """Return a field.

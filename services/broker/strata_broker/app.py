@@ -221,9 +221,10 @@ class BrokerApp:
         self._deliverer = Deliverer(
             self._storage.client, self._identity.host, runtime=calls, traces=self._traces
         )
-        self._serve_messaging(filters, self._new_hot_calls(provisioner, filters, producers))
+        hot = self._new_hot_calls(provisioner, filters, producers)
+        self._serve_messaging(filters, hot, producers)
 
-    def _serve_messaging(self, filters: Filters, hot: HotCalls) -> None:
+    def _serve_messaging(self, filters: Filters, hot: HotCalls, producers: Producers) -> None:
         calls, provisioner, storage = self._calls, self._provisioner, self._storage
         self._puller = new_puller(
             provisioner,
@@ -252,6 +253,8 @@ class BrokerApp:
             sessions=self.sessions,
             runtime=calls,
             random=self._random,
+            sender=self._sender,
+            producers=producers,
         )
         serve_messaging(
             self._methods(),

@@ -36,12 +36,12 @@ async def remoting_cluster(folder: Path) -> AsyncIterator[ClusterUnderTest]:
 
 @asynccontextmanager
 async def clients(
-    brokers: Sequence[ClusterBroker], count: int = 1
+    brokers: Sequence[ClusterBroker], count: int = 1, topic: str = "orders"
 ) -> AsyncIterator[list[RemotingClient]]:
-    """Clients of the broker behind topic `orders`, as a route names it."""
+    """Clients of the broker behind a topic, as a route names it."""
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(client_of(brokers[0]))
-        route = await first.route("orders")
+        route = await first.route(topic)
         address = route["brokerDatas"][0]["brokerAddrs"]["0"]
         yield [
             await stack.enter_async_context(

@@ -154,7 +154,7 @@ async def test_compressed_bodies_are_inflated_within_the_limit(
             ResponseCode.MESSAGE_ILLEGAL,
             "expected type is NORMAL",
         ),
-        ("orders", 0, b"x", {"TRAN_MSG": "true"}, ResponseCode.NO_PERMISSION, "transactional"),
+        ("orders", 0, b"x", {"TRAN_MSG": "true"}, ResponseCode.MESSAGE_ILLEGAL, "is TRANSACTION"),
         ("%DLQ%g", 0, b"x", {}, ResponseCode.NO_PERMISSION, "no writable queue"),
     ],
 )

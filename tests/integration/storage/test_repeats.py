@@ -14,7 +14,14 @@ from strata_storage.base.dedupe import DedupeOptions
 from strata_storage.group.window_loader import load_window
 from strata_storage.process import new_leaders
 from strata_testing import ManualClock, until
-from strata_testing.storage_node import CONTEXT, NodeUnderTest, node_under_test, small_config
+from strata_testing.storage_node import (
+    CONTEXT,
+    DEAD_LETTER_TOPIC_ID,
+    GROUP,
+    NodeUnderTest,
+    node_under_test,
+    small_config,
+)
 
 WINDOW_S = 600
 
@@ -149,3 +156,33 @@ async def test_nothing_is_looked_up_once_the_window_is_long_enough(
         reads.clear()
         await node.append([b"y"], ids=[foreign(2)], boot_id=2)
         assert reads == []
+
+
+async def test_a_dead_letter_of_a_consumer_without_lease_is_stored_once(tmp_path: Path) -> None:
+    """In the queue with the raft group's number alone; a repeat is known after a restart, too."""
+
+    async def give_up(
+        node: NodeUnderTest, queue: int, letter: bytes, number: int, boot_id: int = 1
+    ) -> pb.PartResult:
+        result = await node.append(
+            [letter],
+            ids=[foreign(number)],
+            topic_id=DEAD_LETTER_TOPIC_ID,
+            queue=queue,
+            queue_count=0,
+            boot_id=boot_id,
+        )
+        return result.parts[0]
+
+    async with node_under_test(tmp_path) as node:
+        wrong = await give_up(node, GROUP + 1, b"a", 1)
+        assert wrong.outcome == pb.OUTCOME_WRONG_GROUP
+        for number, letter in ((1, b"a"), (2, b"b")):
+            part = await give_up(node, GROUP, letter, number)
+            assert (part.outcome, part.base_offset) == (pb.OUTCOME_OK, number - 1)
+            assert not part.duplicates
+    async with node_under_test(tmp_path) as node:
+        part = await give_up(node, GROUP, b"a", 1, boot_id=2)
+        assert [(each.queue, each.offset) for each in part.duplicates] == [(GROUP, 0)]
+        part = await give_up(node, GROUP, b"c", 3, boot_id=2)
+        assert (part.base_offset, len(part.duplicates)) == (2, 0)

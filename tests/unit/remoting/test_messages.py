@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from zlib import crc32
 
 import pytest
@@ -13,14 +14,17 @@ from strata_remoting import (
     BatchedMessage,
     OffsetPlace,
     PulledMessage,
+    RecallHandle,
     RemotingError,
     Store,
     decode_batch,
     decode_messages,
     decode_properties,
+    decode_recall_handle,
     encode_batch,
     encode_message,
     encode_properties,
+    encode_recall_handle,
     offset_message_id,
     physical_offset,
     place_at,
@@ -197,3 +201,30 @@ def test_an_offset_message_id_is_address_and_offset() -> None:
     assert offset_message_id(store, 258) == "7F00000100002A9F0000000000000102"
     assert len(offset_message_id(Store.of("::1", 1), 0)) == 56
     assert Store.of("broker.example", 1).host == bytes(4)
+
+
+def test_a_recall_handle_begins_as_those_of_rocketmq() -> None:
+    """Java's clients read five words and pass over the sixth."""
+    handle = RecallHandle("later", "strata-r03", 1_700_000_000_000, "AB12", "own.handle")
+    text = encode_recall_handle(handle)
+    assert urlsafe_b64decode(text) == b"v1 later strata-r03 1700000000000 AB12 own.handle"
+    assert decode_recall_handle(text) == handle
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"",
+        b"v1 later b 1 id",
+        b"v2 later b 1 id own",
+        b"v1 later b x id own",
+        b"v1 later b 1 id own more",
+        b"v1 later b " + b"1" * 5_000 + b" id own",
+        b"v1 later b 1 id \xff",
+    ],
+)
+def test_other_handles_are_invalid(words: bytes) -> None:
+    """With RocketMQ's text; so is a text that is no base64."""
+    for text in (urlsafe_b64encode(words).decode(), words.decode(errors="replace"), "\ud800"):
+        with pytest.raises(RemotingError, match="recall handle is invalid"):
+            decode_recall_handle(text)

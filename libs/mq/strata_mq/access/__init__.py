@@ -24,6 +24,7 @@ from strata_mq.access.sessions import Session, issue_session, read_session
 from strata_mq.access.signatures import (
     ClockWindow,
     SignedHeader,
+    content_signature_is_right,
     date_of,
     parse_authorization,
     sign,
@@ -42,6 +43,7 @@ __all__ = [
     "SignedHeader",
     "Source",
     "Verdict",
+    "content_signature_is_right",
     "date_of",
     "decide",
     "issue_session",

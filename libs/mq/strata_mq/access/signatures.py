@@ -9,6 +9,7 @@ offsets of the zones that clients may be in.
 from __future__ import annotations
 
 import hmac
+from base64 import b64encode
 from binascii import unhexlify
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -92,6 +93,20 @@ def signature_is_right(secret_key: str, date: str, signature: bytes) -> bool:
     """Whether a signature is of this secret and date; takes the same time for any wrong one."""
     wanted = hmac.digest(secret_key.encode(), date.encode(), "sha1")
     return hmac.compare_digest(wanted, signature)
+
+
+def content_signature_is_right(secret_key: str, content: bytes, signature: str) -> bool:
+    """Whether a signature of ACL 1.0 is of this secret and content, whatever its date.
+
+    Clients of the remoting protocol sign each request so, also for ACL 2.0.
+
+    Args:
+        secret_key: of the user.
+        content: all that is signed.
+        signature: base64 of HMAC-SHA1.
+    """
+    wanted = b64encode(hmac.digest(secret_key.encode(), content, "sha1"))
+    return hmac.compare_digest(wanted, signature.encode(errors="replace"))
 
 
 def _read_date(date: str) -> tuple[int, bool] | None:

@@ -23,6 +23,7 @@ from strata_edge.ports import CallInfo
 from strata_mq.access import (
     ClockWindow,
     SignedHeader,
+    content_signature_is_right,
     key_id_of_peer,
     parse_authorization,
     peer_secret_key,
@@ -71,6 +72,34 @@ class _Secret(NamedTuple):
     until_ms: int = _FOREVER_MS
 
 
+class SignedContent(NamedTuple):
+    """A request that its client signed as a whole, as clients of the remoting protocol do.
+
+    Attributes:
+        access_key: name of the user; empty: nobody signed.
+        signature: base64 of HMAC-SHA1.
+        session_token: of a session's key; empty: the key is the user's own.
+        content: all that is signed.
+    """
+
+    access_key: str
+    signature: str
+    session_token: str
+    content: bytes
+
+
+class AdmittedCall:
+    """Base of calls whose signature was checked when they arrived.
+
+    Attributes:
+        principal: who calls; None: nobody was admitted yet, the headers are to say it.
+        claimed: name of the user as it was claimed.
+    """
+
+    principal: Principal | None = None
+    claimed: str = ""
+
+
 class Authenticator:
     """See the module docstring. Used on the event loop only.
 
@@ -106,6 +135,8 @@ class Authenticator:
         self._version = -1
         # (authorization, date, session token) -> whose it is
         self._signed: OrderedDict[tuple[str, str, str], _Signed] = OrderedDict()
+        # (user, peer) of signed requests that were told already
+        self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
         # (user, address) -> its principal
         self._principals: OrderedDict[tuple[str, str], Principal] = OrderedDict()
         self._refused = metrics.counter("strata_broker_unauthorized_total")
@@ -150,6 +181,50 @@ class Authenticator:
             self._audit.signed_in(Audited(signed.name, peer, metadata.get(_CLIENT_ID, "")))
         return principal
 
+    def principal_of_call(self, call: CallInfo) -> Principal:
+        """Return who makes a call, by its headers unless it was admitted before.
+
+        Raises:
+            AccessRefused: UNAUTHORIZED.
+        """
+        if isinstance(call, AdmittedCall) and call.principal is not None:
+            return self.renewed(call.principal)
+        return self.principal_of(call.metadata, call.peer)
+
+    def principal_of_signed(self, signed: SignedContent, peer: str, client_id: str) -> Principal:
+        """Return who makes a request that is signed as a whole.
+
+        Such a signature has no date: it is as good in a second request with the same content.
+
+        Args:
+            signed: the request.
+            peer: `host:port` of the caller.
+            client_id: as the client calls itself.
+
+        Raises:
+            AccessRefused: UNAUTHORIZED.
+        """
+        if not self._is_on:
+            return ANYBODY
+        self._check_version()
+        address, name = host_of(peer), signed.access_key
+        self._check_may_sign(address, name)
+        user, now_ms = self._user_at(name, address), self._clock.wall_ms()
+        token = signed.session_token
+        secrets = self._session_secrets(user, token, now_ms) if token else _secrets_of(user, now_ms)
+        if not any(
+            content_signature_is_right(secret.text, signed.content, signed.signature)
+            for secret in secrets
+        ):
+            self._wrong.add(address, name)
+            _refuse("check signature failed.", "wrong signature")
+        if (name, peer) not in self._told:
+            if len(self._told) >= self._config.max_signatures:
+                self._told.popitem(last=False)
+            self._told[name, peer] = None
+            self._audit.signed_in(Audited(name, peer, client_id))
+        return self._principal(user, address)
+
     def renewed(self, principal: Principal) -> Principal:
         """Return the principal of a long call by the rows of now.
 
@@ -175,6 +250,8 @@ class Authenticator:
             self._forbidden.add()
         header = parse_authorization(info.metadata.get(AUTHORIZATION, ""))
         claimed = header.access_key if header is not None else ""
+        if isinstance(info, AdmittedCall):
+            claimed = info.claimed
         who = Audited(claimed, info.peer, info.metadata.get(_CLIENT_ID, ""))
         self._audit.refused(who, rpc, refused.resource, refused.reason)
 
@@ -188,6 +265,7 @@ class Authenticator:
         if version != self._version:
             self._version = version
             self._signed.clear()
+            self._told.clear()
             self._principals.clear()
 
     def _first_use(self, signed: _Signed, peer: str) -> Principal:
@@ -204,22 +282,14 @@ class Authenticator:
 
     def _sign_in(self, key: tuple[str, str, str], address: str, now_ms: int) -> _Signed:
         authorization, date, token = key
-        if not self._view.ready:
-            _refuse("this broker has not reached a nameserver yet", "no metadata")
+        self._check_ready()
         header = parse_authorization(authorization)
         if header is None:
             _refuse(
                 "authentication header is incorrect." if authorization else _NOBODY,
                 "not a signature" if authorization else NO_KEY,
             )
-        if not header.access_key:
-            _refuse(_NOBODY, NO_KEY)
-        if self._wrong.is_blocked(address, header.access_key):
-            _refuse(
-                "check signature failed. Too many wrong signatures came from this address; "
-                "try again later.",
-                "too many wrong signatures",
-            )
+        self._check_may_sign(address, header.access_key)
         skew_ms = self._config.max_clock_skew_ms
         window = ClockWindow(skew_ms, self._zones.ranges_ms(now_ms, skew_ms))
         until_ms = window.until_ms(date, now_ms)
@@ -237,6 +307,22 @@ class Authenticator:
         secrets = self._session_secrets(user, token, now_ms) if token else _secrets_of(user, now_ms)
         found = self._check(header, date, address, secrets)
         return _Signed(user.name, user, min(until_ms, found.until_ms))
+
+    def _check_ready(self) -> None:
+        if not self._view.ready:
+            _refuse("this broker has not reached a nameserver yet", "no metadata")
+
+    def _check_may_sign(self, address: str, name: str) -> None:
+        """Check that a signature of a user from an address is worth a look."""
+        self._check_ready()
+        if not name:
+            _refuse(_NOBODY, NO_KEY)
+        if self._wrong.is_blocked(address, name):
+            _refuse(
+                "check signature failed. Too many wrong signatures came from this address; "
+                "try again later.",
+                "too many wrong signatures",
+            )
 
     def _check(
         self, header: SignedHeader, date: str, address: str, secrets: list[_Secret]

@@ -111,7 +111,7 @@ class GuardedMethods:
 
         async def serve(data: bytes, info: CallInfo) -> bytes:
             try:
-                principal = self._authenticator.principal_of(info.metadata, info.peer)
+                principal = self._authenticator.principal_of_call(info)
                 check(principal, ruled.rule, self._needs(ruled, data, info))
             except AccessRefused as refused:
                 return self._refusal(refused, ruled, data, info).SerializeToString()
@@ -185,7 +185,7 @@ class GuardedMethods:
             yield request
 
     def _watch(self, ruled: Ruled, info: CallInfo) -> _Watch:
-        principal = self._authenticator.principal_of(info.metadata, info.peer)
+        principal = self._authenticator.principal_of_call(info)
         return _Watch(self._authenticator, ruled, principal)
 
     def _needs(self, ruled: Ruled, data: bytes, info: CallInfo) -> Needed:

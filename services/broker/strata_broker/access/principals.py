@@ -14,6 +14,7 @@ from strata_mq.access import Action, Policy, Resource, ResourceKind, Verdict, de
 from strata_mq.requests import (
     DEAD_LETTER_PREFIX,
     OWN_PREFIX,
+    RETRY_PREFIX,
     TABLE_PREFIX,
     Code,
     RequestError,
@@ -193,7 +194,8 @@ class Acting:
 def topic_target(name: Name) -> Target:
     """Return what stands behind a topic's name.
 
-    A dead-letter topic is its consumer group's, and the topic that stands for a table is the table.
+    A topic of dead letters or of retries is its consumer group's, and the topic that stands for a
+    table is the table.
     A topic of StrataMQ's own is a part of the cluster: `cluster:audit` for `__strata_audit`.
     """
     namespace, topic = name
@@ -202,9 +204,21 @@ def topic_target(name: Name) -> Target:
     if topic.startswith(_DERIVED_PREFIX):
         if topic.startswith(DEAD_LETTER_PREFIX):
             return ResourceKind.GROUP, (namespace, topic.removeprefix(DEAD_LETTER_PREFIX))
+        if topic.startswith(RETRY_PREFIX):
+            return ResourceKind.GROUP, (namespace, topic.removeprefix(RETRY_PREFIX))
         if topic.startswith(TABLE_PREFIX):
             return ResourceKind.TABLE, (namespace, topic.removeprefix(TABLE_PREFIX))
     return ResourceKind.TOPIC, name
+
+
+def send_right(name: Name) -> tuple[ResourceKind, Name, Action]:
+    """Return the right that a send to a topic takes.
+
+    Consumers send to the topic of their retries: as RocketMQ's, they need the right to consume.
+    """
+    kind, target = topic_target(name)
+    is_retry = name[1].startswith(RETRY_PREFIX)
+    return kind, target, Action.SUB if is_retry else Action.PUB
 
 
 def _place(name: Name) -> str:

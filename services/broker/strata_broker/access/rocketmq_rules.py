@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
-from strata_broker.access.principals import Principal
+from strata_broker.access.principals import Principal, send_right
 from strata_broker.access.rules import (
     Asked,
     Need,
@@ -48,7 +48,8 @@ def _query_route(request: service_pb2.QueryRouteRequest, asked: Asked) -> Iterab
 
 def _send(request: service_pb2.SendMessageRequest, asked: Asked) -> Iterable[Need]:
     for message in request.messages:
-        yield of_topic(asked.caller.name_of(message.topic), Action.PUB)
+        kind, name, action = send_right(asked.caller.name_of(message.topic))
+        yield Need(kind, name, (action,))
 
 
 def _receive(request: service_pb2.ReceiveMessageRequest, asked: Asked) -> Iterable[Need]:

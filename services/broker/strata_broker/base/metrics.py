@@ -416,10 +416,23 @@ METRICS: tuple[MetricSpec, ...] = (
         ("request",),
     ),
     MetricSpec(
+        "strata_broker_remoting_dead_letters_total",
+        "counter",
+        "1",
+        "Messages that consumers of the remoting protocol tried too often, stored as dead letters.",
+    ),
+    MetricSpec(
         "strata_broker_remoting_members",
         "gauge",
         "1",
         "Members of consumer groups that are connected by the remoting protocol.",
+    ),
+    MetricSpec(
+        "strata_broker_remoting_transaction_groups",
+        "gauge",
+        "1",
+        "Producer groups whose topics with transactional messages are remembered, at most "
+        "remoting.max_transaction_groups.",
     ),
     MetricSpec(
         "strata_broker_remoting_locks",

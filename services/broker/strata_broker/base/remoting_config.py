@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from strata_remoting import FrameLimits
 from strata_runtime.config import Section
@@ -28,6 +30,15 @@ class RemotingSection(Section):
     cluster_name: str = Field(
         default="DefaultCluster", min_length=1, description="Name of the cluster in routes."
     )
+    certificate_file: str = Field(
+        default="",
+        description="Certificate chain (PEM) for clients with TLS, read again when it changes; "
+        "the port takes both, TLS and plaintext; empty: there is no TLS.",
+    )
+    key_file: str = Field(
+        default="", description="Key of the certificate (PEM, without a password)."
+    )
+    tls_only: bool = Field(default=False, description="Refuse clients that speak plaintext.")
     max_connections: int = Field(
         default=10_000, ge=1, description="Most connections; a further connection is closed."
     )
@@ -93,6 +104,13 @@ class RemotingSection(Section):
         ge=1,
         description="Most producer and consumer groups of one client; further ones are refused.",
     )
+    max_transaction_groups: int = Field(
+        default=10_000,
+        ge=1,
+        description="Most producer groups whose topics with transactional messages are remembered; "
+        "producers of a group that was forgotten are asked for decisions again once one of them "
+        "has sent such a message.",
+    )
     member_timeout_ms: int = Field(
         default=120_000,
         ge=1,
@@ -107,6 +125,14 @@ class RemotingSection(Section):
     max_locks: int = Field(
         default=100_000, ge=1, description="Most locks of queues; further ones are not given."
     )
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        if bool(self.certificate_file) != bool(self.key_file):
+            raise ValueError("give certificate_file and key_file, or none of them")
+        if self.tls_only and not self.certificate_file:
+            raise ValueError("tls_only needs certificate_file and key_file")
+        return self
 
     def frame_limits(self) -> FrameLimits:
         """Return the limits of one frame."""

@@ -3,14 +3,15 @@
 Any producer of the topic may be asked (gRPC producers have no group). Producers that have sent a
 transactional message are asked first: a producer without a checker ignores the question. The
 topics a client has sent to count beside its settings, because a stream may be bare: reconnected
-Python clients send no settings for minutes. Used on the event loop only.
+Python clients send no settings for minutes. A producer of the remoting protocol has a group, and is
+asked about messages of its group alone. Used on the event loop only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from strata_broker.clients.sessions import Client, Sessions
 from strata_broker.metadata.metadata import MetadataView, Name
@@ -21,10 +22,8 @@ _TRANSACTIONAL: frozenset[int] = frozenset((TopicType.TRANSACTION, TopicType.MIX
 _LOOKED_AT = 8
 
 
-class ProducerStream(Protocol):
-    """The part of a client's telemetry stream that is used here."""
-
-    client: Client
+class AskedStream(Protocol):
+    """The way to a producer."""
 
     @property
     def idle(self) -> bool:
@@ -34,15 +33,33 @@ class ProducerStream(Protocol):
         """Send a frame."""
 
 
+class ProducerStream(AskedStream, Protocol):
+    """The part of a client's telemetry stream that is used here."""
+
+    client: Client
+
+
+class ProducersOf(NamedTuple):
+    """The producers of one topic that answer for each other.
+
+    Attributes:
+        topic: of their messages.
+        group: their producer group; empty: they have none, as all gRPC producers.
+    """
+
+    topic: Name
+    group: str = ""
+
+
 class _OfTopic:
-    """Streams of one topic's producers; the next to ask comes first."""
+    """Streams of producers that answer for each other; the next to ask comes first."""
 
     __slots__ = ("others", "senders")
 
     def __init__(self) -> None:
         # Dictionaries for their order.
-        self.senders: dict[ProducerStream, None] = {}
-        self.others: dict[ProducerStream, None] = {}
+        self.senders: dict[AskedStream, None] = {}
+        self.others: dict[AskedStream, None] = {}
 
     @property
     def empty(self) -> bool:
@@ -65,8 +82,8 @@ class Producers:
         self._sessions = sessions
         self._max_topics_per_client = max_topics_per_client
         self._by_client: dict[str, set[ProducerStream]] = {}
-        self._by_topic: dict[Name, _OfTopic] = {}
-        self._topics_of: dict[ProducerStream, set[Name]] = {}
+        self._by_topic: dict[ProducersOf, _OfTopic] = {}
+        self._topics_of: dict[AskedStream, set[ProducersOf]] = {}
         self._on_topics: Callable[[], None] = lambda: None
         sessions.on_terminated(self._terminated)
 
@@ -78,12 +95,22 @@ class Producers:
         """Note that a stream is open, and the present settings of its client."""
         client = stream.client
         self._by_client.setdefault(client.client_id, set()).add(stream)
-        topics = {*client.topics, *client.transaction_topics}
+        known = client.transaction_topics
+        topics = {ProducersOf(topic) for topic in (*client.topics, *known)}
         before = self._topics_of.get(stream, set())
         self._leave(stream, before - topics)
         self._topics_of[stream] = topics
         for topic in topics:
-            self._join(stream, topic)
+            self._join(stream, topic, sender=topic.topic in known)
+
+    def joined(self, stream: AskedStream, topic: ProducersOf) -> None:
+        """Note that a producer of a group can be asked about a topic; `left` ends it."""
+        self._topics_of.setdefault(stream, set()).add(topic)
+        self._join(stream, topic, sender=True)
+
+    def left(self, stream: AskedStream) -> None:
+        """Forget a producer that joined."""
+        self._leave(stream, self._topics_of.pop(stream, set()))
 
     def closed(self, stream: ProducerStream) -> None:
         """A stream is no more."""
@@ -92,7 +119,7 @@ class Producers:
         streams.discard(stream)
         if not streams:
             self._by_client.pop(client_id, None)
-        self._leave(stream, self._topics_of.pop(stream, set()))
+        self.left(stream)
 
     def sent_half(self, client_id: str, topic: Name) -> None:
         """A client sends a transactional message, so it can be asked about those of the topic."""
@@ -102,12 +129,11 @@ class Producers:
             return
         known.add(topic)
         for stream in self._by_client.get(client_id, ()):
-            self._topics_of[stream].add(topic)
-            self._join(stream, topic, sender=True)
+            self.joined(stream, ProducersOf(topic))
 
     def topic_ids(self) -> tuple[int, ...]:
         """Return the topics with transactional messages that have a producer here, by number."""
-        topics = (self._view.topic(*name) for name in self._by_topic)
+        topics = (self._view.topic(*name) for name in {each.topic for each in self._by_topic})
         return tuple(
             sorted(
                 topic.topic_id
@@ -116,14 +142,14 @@ class Producers:
             )
         )
 
-    def has(self, topic: Name) -> bool:
-        """Whether a producer of the topic is connected."""
+    def has(self, topic: ProducersOf) -> bool:
+        """Whether a producer that can answer is connected."""
         return topic in self._by_topic
 
-    def next_idle(self, topic: Name) -> ProducerStream | None:
-        """Return the next idle stream of a producer of the topic.
+    def next_idle(self, topic: ProducersOf) -> AskedStream | None:
+        """Return the next idle stream of a producer that can answer.
 
-        None: there is no producer of the topic, or all searched streams are busy.
+        None: there is no such producer, or all searched streams are busy.
         """
         of_topic = self._by_topic.get(topic)
         if of_topic is None:
@@ -143,18 +169,18 @@ class Producers:
             self._leave(stream, self._topics_of[stream])
             self._topics_of[stream] = set()
 
-    def _join(self, stream: ProducerStream, topic: Name, *, sender: bool = False) -> None:
+    def _join(self, stream: AskedStream, topic: ProducersOf, *, sender: bool) -> None:
         of_topic = self._by_topic.get(topic)
         if of_topic is None:
             of_topic = self._by_topic[topic] = _OfTopic()
             self._on_topics()
-        if sender or topic in stream.client.transaction_topics:
+        if sender:
             of_topic.others.pop(stream, None)
             of_topic.senders.setdefault(stream)
         elif stream not in of_topic.senders:
             of_topic.others.setdefault(stream)
 
-    def _leave(self, stream: ProducerStream, topics: Iterable[Name]) -> None:
+    def _leave(self, stream: AskedStream, topics: Iterable[ProducersOf]) -> None:
         for topic in topics:
             of_topic = self._by_topic[topic]
             of_topic.senders.pop(stream, None)

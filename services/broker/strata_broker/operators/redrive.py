@@ -27,29 +27,22 @@ from strata.storage.v1 import storage_pb2
 from strata_broker.access.call_runtime import CallRuntime
 from strata_broker.access.principals import current_principal, topic_target
 from strata_broker.base import errors
-from strata_broker.base.append_places import PendingPlace
-from strata_broker.base.failures import unexpected
 from strata_broker.base.identity import BrokerIdentity
-from strata_broker.base.wire import stored_message
 from strata_broker.clients.provision import Provisioner, topic_not_found
 from strata_broker.clients.sessions import Client, Sessions
-from strata_broker.metadata.budget import SendBudget
 from strata_broker.metadata.metadata import TopicRow
-from strata_broker.metadata.requests import milliseconds
 from strata_broker.operators.dead_letters import DeadLetters
 from strata_broker.operators.message_queries import MAX_PAGE_MESSAGES, MessageQueries
 from strata_broker.receives.receive import topic_ref
 from strata_broker.sends.send import Sender
+from strata_broker.sends.staged_sends import StagedSends, outgoing_again
 from strata_broker.storage_client.storage_tier import StorageTier
 from strata_mq.access import Action
 from strata_mq.layout import (
     Checksum,
     OutgoingMessage,
     PartKey,
-    PrioritizedMessage,
     key_hash,
-    pack_message_id,
-    text_hash,
 )
 from strata_mq.requests import (
     REDRIVE_GROUP,
@@ -58,7 +51,6 @@ from strata_mq.requests import (
     RequestError,
     check_not_own_topic,
 )
-from strata_mq.traces import sender_fragment
 from strata_runtime.limits import Limit
 
 FROM_PROPERTY = "REDRIVE_DEAD_LETTER_TOPIC"
@@ -288,7 +280,7 @@ class Redriver:
 
     async def _send(self, run: _Run, taken: Sequence[_Taken]) -> None:
         """Send letters; ack the letters that are stored."""
-        resent = _Resent(len(taken), self._sender.budget)
+        resent = StagedSends(len(taken), self._sender.budget)
         for index, one in enumerate(taken):
             try:
                 self._stage(run, index, one, resent)
@@ -306,7 +298,7 @@ class Redriver:
         self._redriven.add(len(taken) - len(resent.failures))
         await self._ack(run, [one for at, one in enumerate(taken) if at not in resent.failures])
 
-    def _stage(self, run: _Run, index: int, one: _Taken, resent: _Resent) -> None:
+    def _stage(self, run: _Run, index: int, one: _Taken, resent: StagedSends) -> None:
         """Put a message into a batch.
 
         Raises:
@@ -348,74 +340,6 @@ class Redriver:
             )
             self._acker.ack(raft_group, (lease,), acked, (index,), deadline_s)
         await acked.done
-
-
-class _Resent:
-    """Waits for messages that were staged; see `append.Waiter`.
-
-    Their charge is given back when they are settled, not when the redrive continues: an operator
-    may have cancelled it by then.
-    """
-
-    def __init__(self, count: int, budget: SendBudget) -> None:
-        self._left = count
-        self._budget = budget
-        # index -> namespace, raft group, bytes
-        self._charged: dict[int, tuple[str, int, int]] = {}
-        self.offsets: dict[int, int] = {}
-        self.failures: dict[int, RequestError] = {}
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def charge(self, index: int, charged: tuple[str, int, int]) -> None:
-        """Charge a message with namespace, raft group and bytes.
-
-        Raises:
-            RequestError: TOO_MANY_REQUESTS; nothing is charged.
-        """
-        if not self._budget.try_take(*charged):
-            raise errors.too_many_requests()
-        self._charged[index] = charged
-
-    def stored(self, indexes: Sequence[int], offsets: Sequence[int]) -> None:
-        """See `append.Waiter`."""
-        self.offsets.update(zip(indexes, offsets, strict=True))
-        self._settled(indexes)
-
-    def pending(
-        self, indexes: Sequence[int], raft_group: int, places: Sequence[PendingPlace]
-    ) -> None:
-        """See `append.Waiter`; what is redriven never waits."""
-        self._settled(indexes)
-
-    def refused(self, indexes: Sequence[int], failure: RequestError) -> None:
-        """See `append.Waiter`."""
-        self.failures.update(dict.fromkeys(indexes, failure.without_stack()))
-        self._settled(indexes)
-
-    def failed(self) -> None:
-        """See `append.Waiter`."""
-        indexes = tuple(self._charged)
-        self._left = len(indexes)
-        self.refused(indexes, unexpected())
-
-    def moved(
-        self,
-        indexes: Sequence[int],
-        raft_group: int,
-        key: PartKey,
-        result: storage_pb2.PartResult,
-    ) -> None:
-        """See `append.Waiter`; the next redrive finds where it is now."""
-        self.refused(indexes, RequestError(Code.PROXY_TIMEOUT, "the queue is being moved"))
-
-    def _settled(self, indexes: Sequence[int]) -> None:
-        self._left -= len(indexes)
-        for index in indexes:
-            charged = self._charged.pop(index, None)
-            if charged is not None:
-                self._budget.give_back(*charged)
-        if not self._left and not self.done.done():
-            self.done.set_result(None)
 
 
 class _Acked:
@@ -464,24 +388,7 @@ def redriven_message(
     user_properties[FROM_PROPERTY] = dead_letter_topic
     user_properties[ID_PROPERTY] = properties.message_id
     properties.message_id = message_id
-    own_properties = properties.SerializeToString()
-    tag, keys = properties.tag, list(properties.keys)
-    group_hash = text_hash(properties.message_group) if properties.message_group else 0
-    message_type, born_ms = properties.message_type, milliseconds(properties.born_timestamp)
-    priority = properties.priority
-    message.ClearField("system_properties")
-    stored = stored_message(own_properties, sender_fragment(client_id), message.SerializeToString())
-    outgoing = OutgoingMessage(
-        stored,
-        checksum(stored),
-        text_hash(tag) if tag else 0,
-        group_hash,
-        pack_message_id(message_id),
-        message_type,
-        max(born_ms, 0),
-        [key_hash(key) for key in keys],
-    )
-    return PrioritizedMessage.of(outgoing, priority)
+    return outgoing_again(message, client_id, checksum)
 
 
 def _new_id(topic: TopicRow, taken: _Taken) -> str:

@@ -29,6 +29,8 @@ _CODES = {
     Code.ILLEGAL_MESSAGE_PROPERTY_KEY: ResponseCode.MESSAGE_ILLEGAL,
     Code.ILLEGAL_MESSAGE_TAG: ResponseCode.MESSAGE_ILLEGAL,
     Code.ILLEGAL_OFFSET: ResponseCode.PULL_OFFSET_MOVED,
+    # The handle of a delayed message that was recalled, delivered or forged.
+    Code.INVALID_RECEIPT_HANDLE: ResponseCode.ILLEGAL_OPERATION,
     # The outcome is unknown: a producer may send the message again.
     Code.MASTER_PERSISTENCE_TIMEOUT: ResponseCode.SERVICE_NOT_AVAILABLE,
     Code.MESSAGE_BODY_EMPTY: ResponseCode.MESSAGE_ILLEGAL,

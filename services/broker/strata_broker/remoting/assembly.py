@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from strata_broker.access.call_runtime import CallRuntime
 from strata_broker.base.metrics import METRICS
+from strata_broker.clients.producers import Producers
 from strata_broker.clients.provision import Provisioner
 from strata_broker.clients.sessions import Sessions
 from strata_broker.metadata.metadata import MetadataView
@@ -17,15 +18,24 @@ from strata_broker.remoting.admin.places import AdminPlaces
 from strata_broker.remoting.consumers import RemotingConsumers
 from strata_broker.remoting.dispatcher import RemotingDispatcher
 from strata_broker.remoting.face import MessagingFace
+from strata_broker.remoting.given_up import GivenUpMessages
+from strata_broker.remoting.incoming_messages import IncomingMessages
 from strata_broker.remoting.inflating import BodyInflater
+from strata_broker.remoting.last_tries import LastTries
 from strata_broker.remoting.listener import RemotingListener
 from strata_broker.remoting.members import RemotingMembers
 from strata_broker.remoting.offsets import RemotingOffsets
+from strata_broker.remoting.place_reads import PlaceReads
+from strata_broker.remoting.producer_groups import ProducerGroups
 from strata_broker.remoting.pulls import RemotingPulls
 from strata_broker.remoting.queue_locks import QueueLocks
+from strata_broker.remoting.recalls import RemotingRecalls
 from strata_broker.remoting.routes import RemotingRoutes
 from strata_broker.remoting.send_backs import SendBacks
 from strata_broker.remoting.sends import RemotingSends
+from strata_broker.remoting.transactions import RemotingTransactions
+from strata_broker.sends.letter_sends import LetterSends
+from strata_broker.sends.send import Sender
 from strata_edge.ports import HotHandler
 from strata_remoting import Store
 from strata_runtime.backoff import Random
@@ -45,6 +55,8 @@ class RemotingParts:
         sessions: of clients.
         runtime: configuration, clock and counters.
         random: numbers in [0, 1).
+        sender: stages messages of the broker's own.
+        producers: that can be asked for the decision on a transaction.
     """
 
     host: str
@@ -53,6 +65,8 @@ class RemotingParts:
     sessions: Sessions
     runtime: CallRuntime
     random: Random
+    sender: Sender
+    producers: Producers
 
 
 def new_remoting(
@@ -63,6 +77,8 @@ def new_remoting(
     sessions: Sessions,
     runtime: CallRuntime,
     random: Random,
+    sender: Sender,
+    producers: Producers,
 ) -> RemotingPort | None:
     """Return the port of the remoting protocol; None: the configuration wants none.
 
@@ -73,11 +89,15 @@ def new_remoting(
         sessions: of clients.
         runtime: configuration, clock and counters.
         random: numbers in [0, 1).
+        sender: stages messages of the broker's own.
+        producers: that can be asked for the decision on a transaction.
     """
     if runtime.config.remoting.port is None:
         return None
     face = MessagingFace(hot)
-    return RemotingPort(RemotingParts(host, face, provisioner, sessions, runtime, random))
+    return RemotingPort(
+        RemotingParts(host, face, provisioner, sessions, runtime, random, sender, producers)
+    )
 
 
 class RemotingPort:
@@ -115,22 +135,36 @@ class RemotingPort:
         routes = RemotingRoutes(
             face, parts.provisioner, self._addresses, cluster_name=section.cluster_name
         )
+        producer_groups = ProducerGroups(
+            parts.producers,
+            view,
+            store=lambda: self._store,
+            max_groups=section.max_transaction_groups,
+            metrics=metrics,
+        )
         consumers = RemotingConsumers(
             face,
             members,
             locks,
+            producer_groups=producer_groups,
             max_groups=section.max_groups_per_client,
             max_json_bytes=section.max_json_bytes,
         )
+        reads = PlaceReads(face, view)
+        letters = LetterSends(parts.sender, view, config.send.timeout_ms / 1000)
+        given_up = GivenUpMessages(letters, reads, view, metrics=metrics)
         sends = RemotingSends(
             face,
             routes,
-            view,
-            inflater=BodyInflater(config.send.max_body_bytes, section.max_inflated_bytes, metrics),
+            IncomingMessages(
+                BodyInflater(config.send.max_body_bytes, section.max_inflated_bytes, metrics),
+                clock,
+                max_messages=config.send.max_messages_per_request,
+            ),
             store=lambda: self._store,
-            clock=clock,
+            last_tries=LastTries(given_up, locks, view),
+            producer_groups=producer_groups,
             random=parts.random,
-            max_messages=config.send.max_messages_per_request,
         )
         handlers = {
             **routes.handlers(),
@@ -138,7 +172,9 @@ class RemotingPort:
             **consumers.handlers(),
             **RemotingPulls(face, view, members, store=lambda: self._store).handlers(),
             **RemotingOffsets(face, view).handlers(),
-            **SendBacks(face, routes, view, clock=clock).handlers(),
+            **RemotingRecalls(face).handlers(),
+            **RemotingTransactions(face, view, handles=runtime.handles).handlers(),
+            **SendBacks(face, routes, view, reads=reads, given_up=given_up, clock=clock).handlers(),
         }
         admin = AdminParts(
             self.operator_face,
@@ -170,6 +206,7 @@ class RemotingPort:
 
         Raises:
             ListenError: the address cannot be listened on.
+            ConfigError: the certificate cannot be used.
         """
         port = await self._listener.start()
         host = host_of(endpoint) if self._host in _EVERYWHERE else self._host

@@ -16,6 +16,8 @@ from typing import cast
 from strata_broker.base.remoting_config import RemotingSection
 from strata_broker.remoting.dispatcher import RemotingDispatcher
 from strata_broker.remoting.exchange import Exchange
+from strata_broker.remoting.server_tls import ServerTls
+from strata_broker.remoting.tls_bytes import TlsBytes, begins_tls
 from strata_remoting import (
     RemotingCommand,
     RemotingError,
@@ -43,6 +45,7 @@ class ConnectionPort:
         unfinished: bytes of frames that still arrive.
         connected: called with a connection that begins; False: there is no room for it.
         disconnected: called with a connection that ended.
+        tls: for connections that begin so; None: there is no TLS.
     """
 
     dispatcher: RemotingDispatcher
@@ -51,6 +54,7 @@ class ConnectionPort:
     unfinished: Limit
     connected: Callable[[RemotingConnection], bool]
     disconnected: Callable[[RemotingConnection], None]
+    tls: ServerTls | None = None
 
 
 class RemotingConnection(asyncio.Protocol):
@@ -60,11 +64,13 @@ class RemotingConnection(asyncio.Protocol):
         self._port = port
         self._reader = RemotingFrameReader(port.config.frame_limits())
         self._transport: asyncio.Transport | None = None
+        self._tls: TlsBytes | None = None
+        self._has_begun = False
         self._loop = asyncio.get_running_loop()
         self._unfinished_bytes = 0
         self._unfinished_since_s = 0.0
         self._in_flight = 0
-        self._last_request_s = self._loop.time()
+        self._last_request_s = self._begun_s = self._loop.time()
         self._paused_until_s = 0.0
         self._is_draining = False
         self._drained = asyncio.Event()
@@ -102,8 +108,8 @@ class RemotingConnection(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         if self.is_gone:
             return
-        self._reader.feed(data)
         try:
+            self._reader.feed(self._plaintext(data))
             self._take_frames()
         except RemotingError as error:
             self._end(str(error))
@@ -124,7 +130,7 @@ class RemotingConnection(asyncio.Protocol):
         """See `RemotingPeer.answer`."""
         if self._transport is None or self.is_gone:
             raise ConnectionResetError("the client is gone")
-        self._transport.write(encode_frame(command, exchange.serialization))
+        self._write(encode_frame(command, exchange.serialization))
         if self._drained.is_set():
             return
         try:
@@ -135,10 +141,15 @@ class RemotingConnection(asyncio.Protocol):
 
     def tell(self, command: RemotingCommand) -> None:
         """See `RemotingPeer.tell`."""
+        if self.has_room:
+            self._write(encode_frame(command, Serialization.JSON))
+
+    @property
+    def has_room(self) -> bool:
+        """See `RemotingPeer`."""
         if self._transport is None or self.is_gone:
-            return
-        if self._transport.get_write_buffer_size() < _MOST_TOLD_BYTES:
-            self._transport.write(encode_frame(command, Serialization.JSON))
+            return False
+        return self._transport.get_write_buffer_size() < _MOST_TOLD_BYTES
 
     def drain(self) -> None:
         """Begin no more requests, and end when those under way are answered."""
@@ -149,6 +160,32 @@ class RemotingConnection(asyncio.Protocol):
         """End the connection now."""
         if self._transport is not None:
             self._transport.abort()
+
+    # Bytes --------------------------------------------------------------------------------------
+
+    def _plaintext(self, data: bytes) -> bytes:
+        """Return what a client sent, without TLS.
+
+        Raises:
+            RemotingError: TLS failed, or is missing.
+        """
+        if not self._has_begun and data:
+            self._has_begun = True
+            if self._port.tls is not None and begins_tls(data):
+                self._tls = TlsBytes(self._port.tls.context())
+            elif self._port.config.tls_only:
+                raise RemotingError("it speaks plaintext (remoting.tls_only)")
+        if self._tls is None:
+            return data
+        try:
+            return self._tls.received(data)
+        finally:
+            if self._transport is not None and (answer := self._tls.to_write()):
+                self._transport.write(answer)
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data if self._tls is None else self._tls.sealed(data))
 
     # Requests -----------------------------------------------------------------------------------
 
@@ -211,7 +248,10 @@ class RemotingConnection(asyncio.Protocol):
         """Begin requests for which there was no room, and read more if there is room for more."""
         self._pause_if_refused()
         if self._reader.waiting_bytes and self._takes_requests:
-            self.data_received(b"")
+            try:
+                self._take_frames()
+            except RemotingError as error:
+                self._end(str(error))
         else:
             self._pace()
 
@@ -254,6 +294,9 @@ class RemotingConnection(asyncio.Protocol):
         if not self._takes_requests:
             # Requests that have arrived wait for this broker, not for their client.
             self._unfinished_since_s = now_s
+        if self._tls is not None and not self._tls.is_open and now_s - self._begun_s >= upload_s:
+            self._end("its TLS handshake is too slow")
+            return
         if self._unfinished_bytes and now_s - self._unfinished_since_s >= upload_s:
             self._end("a frame arrives too slowly")
             return

@@ -11,7 +11,9 @@ from strata_broker.remoting.exchange import Exchange, Handler, RemotingPeer
 from strata_broker.remoting.face import MessagingFace
 from strata_broker.remoting.heartbeats import LockedQueue, read_heartbeat, read_locks
 from strata_broker.remoting.members import RemotingMembers
+from strata_broker.remoting.producer_groups import ProducerGroups
 from strata_broker.remoting.queue_locks import QueueKey, QueueLocks
+from strata_mq.access import Action
 from strata_mq.requests import check_consumer_group
 from strata_remoting import RemotingCommand, RemotingError, RequestCode, ResponseCode
 
@@ -26,6 +28,7 @@ class RemotingConsumers:
         face: the broker's handlers.
         members: of consumer groups.
         locks: of queues.
+        producer_groups: of producers that can be asked for decisions.
         max_groups: of one client.
         max_json_bytes: of the body of a heartbeat, or of a request for locks.
     """
@@ -36,12 +39,14 @@ class RemotingConsumers:
         members: RemotingMembers,
         locks: QueueLocks,
         *,
+        producer_groups: ProducerGroups,
         max_groups: int,
         max_json_bytes: int,
     ) -> None:
         self._face = face
         self._members = members
         self._locks = locks
+        self._producer_groups = producer_groups
         self._max_groups = max_groups
         self._max_json_bytes = max_json_bytes
         # Consumer groups by connection.
@@ -61,6 +66,7 @@ class RemotingConsumers:
     def disconnected(self, client: RemotingPeer) -> None:
         """Forget a client whose connection ended."""
         self._members.disconnected(client, self._groups.pop(client, ()))
+        self._producer_groups.disconnected(client)
 
     async def heartbeat(self, exchange: Exchange) -> RemotingCommand:
         """Note that a client lives, with its groups and subscriptions.
@@ -82,8 +88,12 @@ class RemotingConsumers:
             client.client_id = data.client_id
         client.language = exchange.request.language
         await self._sign_of_life(exchange, "", definition_pb2.PRODUCER)
+        if not client.is_gone:
+            self._producer_groups.heard(client, data.producer_groups, exchange.may_send_to)
         for group, subscriptions in data.consumers.items():
             check_consumer_group(group)
+            for topic in subscriptions:
+                exchange.require_topic(topic, Action.SUB)
             await self._sign_of_life(exchange, group, definition_pb2.PULL_CONSUMER)
             if client.is_gone:
                 break
@@ -92,9 +102,12 @@ class RemotingConsumers:
         return succeeded(exchange.request)
 
     async def unregister(self, exchange: Exchange) -> RemotingCommand:
-        """Forget a client, or one of its consumer groups."""
+        """Forget a client, or one of its groups."""
         request, client = exchange.request, exchange.client
+        self._producer_groups.left(client, request.text("producerGroup", ""))
         group = request.text("consumerGroup", "")
+        if group:
+            exchange.require_group(group, Action.SUB)
         if group and request.text("clientID") == client.client_id:
             self._members.left(client.client_id, group)
             self._groups.get(client, set()).discard(group)
@@ -107,6 +120,7 @@ class RemotingConsumers:
             RemotingRefusal: there is none, with RocketMQ's text.
         """
         group = exchange.request.text("consumerGroup")
+        exchange.require_group(group, Action.SUB, Action.GET)
         found = self._members.client_ids(group)
         if not found:
             raise RemotingRefusal(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
@@ -123,6 +137,7 @@ class RemotingConsumers:
             RemotingError: the body cannot be read, or names too many queues.
         """
         wanted = read_locks(exchange.request.body, self._max_json_bytes)
+        exchange.require_group(wanted.group, Action.SUB)
         taken = self._each(
             wanted.queues,
             wanted.group,
@@ -141,6 +156,7 @@ class RemotingConsumers:
             RemotingError: see `lock`.
         """
         wanted = read_locks(exchange.request.body, self._max_json_bytes)
+        exchange.require_group(wanted.group, Action.SUB)
 
         def give_back(key: QueueKey) -> bool:
             self._locks.unlock(key, wanted.client_id)

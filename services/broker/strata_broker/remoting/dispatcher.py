@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from strata_broker.access.authentication import Authenticator
+from strata_broker.access.authentication import Authenticator, SignedContent
 from strata_broker.access.call_runtime import CallRuntime
+from strata_broker.access.principals import ANYBODY, Principal
 from strata_broker.base import errors
 from strata_broker.base.failures import contained
 from strata_broker.base.shares import CallShares, all_owners_of, most_each
@@ -13,6 +14,9 @@ from strata_broker.remoting.answers import VERSION, RemotingRefusal, refused
 from strata_broker.remoting.exchange import Exchange, Handler
 from strata_mq.requests import Code, RequestError
 from strata_remoting import (
+    ACCESS_KEY,
+    SECURITY_TOKEN,
+    SIGNATURE,
     AdminCode,
     RemotingCommand,
     RemotingError,
@@ -72,6 +76,8 @@ class RemotingDispatcher:
                 answer = await self._carry_out(exchange)
         except RequestError as failure:
             code = failure.code
+            name = _NAMES.get(request.code, str(request.code))
+            self._access.tell_if_refused(failure, exchange.caller(), name)
             answer = refused(request, failure)
         except (RemotingRefusal, RemotingError) as failure:
             code = Code.BAD_REQUEST
@@ -85,6 +91,7 @@ class RemotingDispatcher:
 
     async def _carry_out(self, exchange: Exchange) -> RemotingCommand | None:
         request, client = exchange.request, exchange.client
+        exchange.principal = self._admit(exchange)
         handler = self._handlers.get(request.code)
         if handler is None:
             return request.answered(
@@ -92,9 +99,6 @@ class RemotingDispatcher:
                 f" request type {request.code} not supported",
                 version=VERSION,
             )
-        caller = exchange.caller()
-        # Signatures of this protocol are not checked yet: with access control nobody is let in.
-        self._access.principal_of(caller.metadata, client.peer)
         with self._shares.holding(all_owners_of(client.client_id, client.peer)):
             if not self._limit.try_take():
                 raise errors.too_many_requests()
@@ -102,3 +106,20 @@ class RemotingDispatcher:
                 return await handler(exchange)
             finally:
                 self._limit.give_back()
+
+    def _admit(self, exchange: Exchange) -> Principal:
+        """Return who signed a request; anybody, where access is not controlled.
+
+        Raises:
+            AccessRefused: UNAUTHORIZED.
+        """
+        if not self._access.is_on:
+            return ANYBODY
+        request, client = exchange.request, exchange.client
+        signed = SignedContent(
+            request.text(ACCESS_KEY, ""),
+            request.text(SIGNATURE, ""),
+            request.text(SECURITY_TOKEN, ""),
+            request.signed_content(),
+        )
+        return self._access.principal_of_signed(signed, client.peer, client.client_id)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
+from strata_broker.access.principals import Principal, send_right, topic_target
 from strata_broker.remoting.face import FaceCaller
-from strata_remoting import Language, RemotingCommand, Serialization
+from strata_mq.access import Action, ResourceKind
+from strata_remoting import ACCESS_KEY, Language, RemotingCommand, Serialization
 
 _LANGUAGES = {int(each): each.name for each in Language}
 
@@ -19,12 +21,17 @@ class RemotingPeer(Protocol):
         client_id: as its heartbeats name it; before the first one, its address.
         language: number of the client's language.
         is_gone: whether the connection has ended.
+        has_room: whether `tell` would write now.
     """
 
     peer: str
     client_id: str
     language: int
     is_gone: bool
+
+    @property
+    def has_room(self) -> bool:
+        """See the class."""
 
     async def answer(self, exchange: Exchange, command: RemotingCommand) -> None:
         """Write an answer and wait until the transport has taken it.
@@ -40,25 +47,62 @@ class RemotingPeer(Protocol):
 class Exchange:
     """See the module docstring.
 
+    Attributes:
+        principal: who signed the request; None: not known yet.
+
     Args:
         request: of the client.
         client: who sent it.
         serialization: encoding of the request's header, which the answer repeats.
     """
 
-    __slots__ = ("client", "request", "serialization")
+    __slots__ = ("client", "principal", "request", "serialization")
 
     def __init__(
         self, request: RemotingCommand, client: RemotingPeer, serialization: Serialization
     ) -> None:
         self.request = request
         self.client = client
+        self.principal: Principal | None = None
         self.serialization = serialization
 
     def caller(self, group: str = "") -> FaceCaller:
         """Return who calls, as gRPC calls name it: a client of one group, or of none."""
         client = self.client
-        return FaceCaller(headers_of(client.client_id, client.language, group), client.peer)
+        return FaceCaller(
+            headers_of(client.client_id, client.language, group),
+            client.peer,
+            self.principal,
+            claimed=self.request.text(ACCESS_KEY, ""),
+        )
+
+    def require_group(self, group: str, *actions: Action) -> None:
+        """Check that the client may do one of some things with a consumer group.
+
+        Raises:
+            AccessRefused: FORBIDDEN.
+        """
+        self._require(ResourceKind.GROUP, group, *actions)
+
+    def require_topic(self, topic: str, *actions: Action) -> None:
+        """Check that the client may do one of some things with a topic.
+
+        Raises:
+            AccessRefused: FORBIDDEN.
+        """
+        kind, (_, name) = topic_target(("", topic))
+        self._require(kind, name, *actions)
+
+    def may_send_to(self, topic: str) -> bool:
+        """Whether the client may send to a topic."""
+        principal = self.principal
+        return principal is not None and principal.may(*send_right(("", topic)))
+
+    def _require(self, kind: ResourceKind, name: str, *actions: Action) -> None:
+        principal = self.principal
+        assert principal is not None, "nobody was admitted"
+        if not any(principal.may(kind, ("", name), action) for action in actions):
+            raise principal.refusal(kind, ("", name), actions[0])
 
     async def answer(self, command: RemotingCommand) -> None:
         """Answer, unless the request wants no answer.

@@ -14,6 +14,8 @@ from typing import NamedTuple, TypeVar
 from google.protobuf.message import Message
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata_broker.access.authentication import AdmittedCall
+from strata_broker.access.principals import Principal
 from strata_broker.base.failures import unexpected
 from strata_broker.receives.pulls import PullWindow
 from strata_broker.sends.named_queue import QueuedCall
@@ -34,16 +36,28 @@ Response = TypeVar("Response", bound=Message)
 _CODES = frozenset(map(int, Code))
 
 
-class FaceCaller(NamedTuple):
+class FaceCaller(AdmittedCall):
     """A `CallInfo` of a remoting client's call.
 
-    Attributes:
+    Args:
         metadata: as a gRPC client would give it.
         peer: `host:port` of the connection.
+        principal: who signed the request; None: nobody was admitted.
+        claimed: name of the user as it was claimed.
     """
 
-    metadata: Mapping[str, str]
-    peer: str
+    def __init__(
+        self,
+        metadata: Mapping[str, str],
+        peer: str,
+        principal: Principal | None = None,
+        *,
+        claimed: str = "",
+    ) -> None:
+        self.metadata = metadata
+        self.peer = peer
+        self.principal = principal
+        self.claimed = claimed
 
     def time_left_s(self) -> float | None:
         """See `CallInfo`; the protocol has no deadlines."""
@@ -66,7 +80,7 @@ class PulledAnswer(NamedTuple):
     window: PullWindow | None
 
 
-class _FaceSend(QueuedCall):
+class _FaceSend(QueuedCall, AdmittedCall):
     """A hot call whose answer is a future; see `strata_edge.ports.HotCall`."""
 
     method = SEND
@@ -76,6 +90,8 @@ class _FaceSend(QueuedCall):
         self.request = request
         self.metadata = caller.metadata
         self.peer = caller.peer
+        self.principal = caller.principal
+        self.claimed = caller.claimed
         self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def time_left_s(self) -> float | None:

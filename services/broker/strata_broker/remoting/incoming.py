@@ -8,6 +8,7 @@ the queue that its producer chose, so that messages of a queue keep their order.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from functools import lru_cache
 
 from apache.rocketmq.v2 import definition_pb2
@@ -42,14 +43,15 @@ def new_message(
         now_ms: wall time, for delays.
 
     Raises:
-        RemotingRefusal: the message is transactional, or a delay is no number.
+        RemotingRefusal: the flags contradict the properties, or a delay is no number.
     """
     properties = decode_properties(text)
-    if header.system_flag & _TRANSACTION_BITS or properties.get(names.TRANSACTION) == "true":
+    is_half = is_transactional(header, properties)
+    if header.system_flag & _TRANSACTION_BITS and not is_half:
         raise RemotingRefusal(
-            ResponseCode.NO_PERMISSION,
-            "transactional messages of the remoting protocol are not supported yet: use a client "
-            "of the gRPC protocol",
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the system flag {header.system_flag} is that of a transactional message, but the "
+            f"property {names.TRANSACTION} is missing",
         )
     message = definition_pb2.Message(
         topic=definition_pb2.Resource(resource_namespace=topic.namespace, name=topic.name),
@@ -63,14 +65,26 @@ def new_message(
     if tag := properties.get(names.TAGS, ""):
         system.tag = tag
     system.keys.extend(properties.get(names.KEYS, "").split())
-    delivery_ms = _delivery_ms(properties, now_ms)
-    if delivery_ms is not None:
+    # As a producer does, the broker ignores the delay of a transactional message.
+    delivery_ms = None if is_half else _delivery_ms(properties, now_ms)
+    if is_half:
+        _make_half(system, header, properties)
+    elif delivery_ms is not None:
         system.delivery_timestamp.FromMilliseconds(delivery_ms)
     elif group := _message_group(properties, header.queue_id, topic):
         system.message_group = group
         properties.pop(names.SHARDING_KEY, None)
     _put_user_properties(message, header, properties)
     return message
+
+
+def is_transactional(header: SendHeader, properties: Mapping[str, str]) -> bool:
+    """Whether a message waits for its producer's decision.
+
+    A message that a consumer sends back with all its properties does not.
+    """
+    is_back = header.reconsume_times > 0 and names.DELAY in properties
+    return properties.get(names.TRANSACTION, "").lower() == "true" and not is_back
 
 
 def is_compressed(header: SendHeader) -> bool:
@@ -91,6 +105,17 @@ def queue_message_group(queue: int, queue_count: int) -> str:
 def delay_ms(level: int) -> int:
     """Return the delay of a level; the highest level stands for those above it."""
     return DELAY_LEVELS_S[min(level, len(DELAY_LEVELS_S)) - 1] * 1_000 if level > 0 else 0
+
+
+def _make_half(
+    system: definition_pb2.SystemProperties, header: SendHeader, properties: dict[str, str]
+) -> None:
+    """Make a transactional message, whose first check its producer may have put off."""
+    system.message_type = definition_pb2.TRANSACTION
+    properties.setdefault(names.PRODUCER_GROUP, header.producer_group)
+    if names.FIRST_CHECK_S in properties:
+        after_s = _number(properties, names.FIRST_CHECK_S)
+        system.orphaned_transaction_recovery_duration.FromMilliseconds(after_s * 1_000)
 
 
 def _message_group(properties: dict[str, str], queue: int, topic: TopicRow) -> str:

@@ -12,6 +12,7 @@ from strata_broker.metadata.requests import host_of
 from strata_broker.remoting.connection import ConnectionPort, RemotingConnection
 from strata_broker.remoting.dispatcher import RemotingDispatcher
 from strata_broker.remoting.exchange import RemotingPeer
+from strata_broker.remoting.server_tls import ServerTls
 from strata_runtime.limits import Limit
 from strata_runtime.listening import listening
 
@@ -55,6 +56,11 @@ class RemotingListener:
             "bytes",
             metrics=runtime.metrics,
         )
+        self._tls: ServerTls | None = None
+        if config.certificate_file:
+            self._tls = ServerTls(
+                config.certificate_file, config.key_file, runtime.requests, clock=runtime.clock
+            )
         self._shared = ConnectionPort(
             dispatcher,
             config,
@@ -62,6 +68,7 @@ class RemotingListener:
             unfinished,
             self._take,
             self._leave,
+            self._tls,
         )
 
     async def start(self) -> int:
@@ -69,7 +76,10 @@ class RemotingListener:
 
         Raises:
             ListenError: the address cannot be listened on.
+            ConfigError: the certificate cannot be used.
         """
+        if self._tls is not None:
+            await self._tls.start()
         loop = asyncio.get_running_loop()
         with listening(self._host, self._port, "for remoting clients"):
             self._server = await loop.create_server(

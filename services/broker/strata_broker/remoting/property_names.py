@@ -21,17 +21,27 @@ TIMER_DELAY_MS = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
 SHARDING_KEY = "__SHARDINGKEY"
 TRANSACTION = "TRAN_MSG"
+PRODUCER_GROUP = "PGROUP"
+FIRST_CHECK_S = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 RETRY_TOPIC = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 RECONSUME_TIME = "RECONSUME_TIME"
 MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
 REAL_TOPIC = "REAL_TOPIC"
+DEAD_LETTER_TOPIC = "DLQ_ORIGIN_TOPIC"
+DEAD_LETTER_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 
 STORED_FLAG = f"{PREFIX}flag"
 """User property with the number that belongs to the application, if it is not 0."""
 
+STORED_LETTER = f"{PREFIX}letter"
+"""User property of a dead letter: of which message it is."""
+
 STORED_RECONSUME_TIMES = f"{PREFIX}reconsume_times"
 """User property that says how often a message was sent back before, if it was."""
+
+NOT_SHOWN = frozenset((STORED_FLAG, STORED_LETTER, STORED_RECONSUME_TIMES))
+"""User properties that remoting consumers do not see as such."""
 
 NOT_STORED = frozenset(
     (UNIQUE_KEY, TAGS, KEYS, WAIT, DELAY, TIMER_DELAY_S, TIMER_DELAY_MS, TIMER_DELIVER_MS)

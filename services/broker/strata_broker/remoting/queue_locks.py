@@ -59,6 +59,11 @@ class QueueLocks:
         if held is not None and held.client_id == client_id:
             del self._locks[key]
 
+    def has_any(self, group: str) -> bool:
+        """Whether a consumer group has a lock. Slow: it looks at all locks."""
+        now_s = self._clock.monotonic_s()
+        return any(key.group == group and lock.ends_s > now_s for key, lock in self._locks.items())
+
     def _make_room(self, now_s: float) -> bool:
         """Forget locks that are over; return whether there were any."""
         over = [key for key, lock in self._locks.items() if lock.ends_s <= now_s]

@@ -23,6 +23,9 @@ _MASTER = "0"
 class RemotingRoutes:
     """See the module docstring.
 
+    Attributes:
+        view: knows topics and queues.
+
     Args:
         face: the broker's handlers.
         provisioner: finds topics, and makes the topics of retries.
@@ -39,6 +42,7 @@ class RemotingRoutes:
         cluster_name: str,
     ) -> None:
         self._face = face
+        self.view = provisioner.view
         self._provisioner = provisioner
         self._addresses = addresses
         self._cluster_name = cluster_name
@@ -136,7 +140,7 @@ class RemotingRoutes:
         }
 
     def _route_of(self, topic: TopicRow) -> object:
-        count = len(queue_numbers(self._provisioner.view, topic))
+        count = len(queue_numbers(self.view, topic))
         return self.shown(topic.name, count, _READ if topic.is_dead_letter else _READ_WRITE)
 
     def _broker(self, name: str) -> dict[str, object]:
@@ -148,7 +152,7 @@ class RemotingRoutes:
 
     async def _ensure_retry_topic(self, name: str, exchange: Exchange) -> None:
         """Make a consumer group's topic of retries when its consumers first ask for it."""
-        if not name.startswith(RETRY_PREFIX) or self._provisioner.view.topic("", name) is not None:
+        if not name.startswith(RETRY_PREFIX) or self.view.topic("", name) is not None:
             return
         group = name.removeprefix(RETRY_PREFIX)
         caller = exchange.caller(group)

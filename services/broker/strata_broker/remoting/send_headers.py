@@ -32,6 +32,7 @@ class SendHeader(NamedTuple):
         flag: number that belongs to the application.
         properties: of a single message, as one text.
         reconsume_times: how often the message was sent back before.
+        max_reconsume_times: how often it may be; None: as its consumer group says.
         is_batch: whether the body is that of a batch.
     """
 
@@ -43,6 +44,7 @@ class SendHeader(NamedTuple):
     flag: int
     properties: str
     reconsume_times: int
+    max_reconsume_times: int | None
     is_batch: bool
 
 
@@ -54,6 +56,7 @@ def send_header(request: RemotingCommand) -> SendHeader:
     """
     short = request.code != RequestCode.SEND_MESSAGE
     name = _LETTERS.__getitem__ if short else str
+    most = name("maxReconsumeTimes")
     return SendHeader(
         request.text(name("producerGroup")),
         request.text(name("topic")),
@@ -63,6 +66,7 @@ def send_header(request: RemotingCommand) -> SendHeader:
         request.number(name("flag"), 0),
         request.text(name("properties"), ""),
         request.number(name("reconsumeTimes"), 0),
+        request.number(most) if most in request.fields else None,
         request.code == RequestCode.SEND_BATCH_MESSAGE
         or request.text(name("batch"), "false") == "true",
     )

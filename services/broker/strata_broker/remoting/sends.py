@@ -10,28 +10,32 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
-from strata_broker.metadata.metadata import MetadataView, TopicRow
+from strata_broker.metadata.metadata import TopicRow
+from strata_broker.metadata.requests import milliseconds
+from strata_broker.remoting.addresses import broker_name_of
 from strata_broker.remoting.answers import succeeded
 from strata_broker.remoting.exchange import Exchange, Handler
 from strata_broker.remoting.face import MessagingFace
-from strata_broker.remoting.incoming import is_compressed, new_message
-from strata_broker.remoting.inflating import BodyInflater
-from strata_broker.remoting.queue_ids import queue_number
+from strata_broker.remoting.incoming_messages import IncomingMessages
+from strata_broker.remoting.last_tries import LastTries
+from strata_broker.remoting.producer_groups import ProducerGroups
+from strata_broker.remoting.queue_ids import queue_number, queue_numbers
 from strata_broker.remoting.routes import RemotingRoutes
-from strata_broker.remoting.send_headers import SendHeader, send_header
+from strata_broker.remoting.send_headers import send_header
+from strata_mq.access import Action
+from strata_mq.requests import RETRY_PREFIX
 from strata_mq.slots import fifo_queue
 from strata_remoting import (
-    BatchedMessage,
     OffsetPlace,
+    RecallHandle,
     RemotingCommand,
     RequestCode,
     Store,
-    decode_batch,
+    encode_recall_handle,
     offset_message_id,
     physical_offset,
 )
 from strata_runtime.backoff import Random
-from strata_runtime.clock import Clock
 
 _NO_PLACE = OffsetPlace(-1, -1, -1)
 
@@ -42,34 +46,32 @@ class RemotingSends:
     Args:
         face: the broker's handlers.
         routes: finds topics.
-        view: knows topics and queues.
-        inflater: of compressed bodies.
+        messages: reads them from requests.
         store: returns the address that `offsetMsgId`s name: of this broker.
-        clock: wall time, for delays.
+        last_tries: take messages that an orderly consumer gives up.
+        producer_groups: learn who sends transactional messages.
         random: chooses a queue for a producer that chose none.
-        max_messages: of a batch.
     """
 
     def __init__(
         self,
         face: MessagingFace,
         routes: RemotingRoutes,
-        view: MetadataView,
+        messages: IncomingMessages,
         *,
-        inflater: BodyInflater,
         store: Callable[[], Store],
-        clock: Clock,
+        last_tries: LastTries,
+        producer_groups: ProducerGroups,
         random: Random,
-        max_messages: int,
     ) -> None:
         self._face = face
         self._routes = routes
-        self._view = view
-        self._inflater = inflater
+        self._view = routes.view
+        self._messages = messages
         self._store = store
-        self._clock = clock
         self._random = random
-        self._max_messages = max_messages
+        self._last_tries = last_tries
+        self._producer_groups = producer_groups
 
     def handlers(self) -> Mapping[int, Handler]:
         """Return the handlers by request code."""
@@ -96,29 +98,18 @@ class RemotingSends:
         if queue_id < 0:
             queue_id = int(self._random() * topic.queue_count)
         queue = queue_number(self._view, topic, queue_id)
-        messages = await self._messages(request, header._replace(queue_id=queue), topic)
-        for message in messages:
-            message.system_properties.born_host = exchange.client.peer
+        messages = await self._messages.of(exchange, header._replace(queue_id=queue), topic)
+        if self._last_tries.is_last(header):
+            place = await self._last_tries.give_up(exchange, header, messages[0])
+            return self._answer_place(request, place)
+        if _is_half(messages):
+            exchange.require_topic(topic.name, Action.PUB)
+            name = (topic.namespace, topic.name)
+            self._producer_groups.sent_half(exchange.client, header.producer_group, name)
         response = await self._face.send(
             service_pb2.SendMessageRequest(messages=messages), exchange.caller(), queue
         )
         return self._answer(request, topic, queue, messages, response.entries)
-
-    async def _messages(
-        self, request: RemotingCommand, header: SendHeader, topic: TopicRow
-    ) -> Sequence[definition_pb2.Message]:
-        body = request.body
-        if is_compressed(header):
-            body = await self._inflater.inflate(body, header.system_flag)
-        if header.is_batch:
-            batch: Sequence[BatchedMessage] = decode_batch(body, self._max_messages)
-        else:
-            batch = [BatchedMessage(body, header.properties, header.flag)]
-        now_ms = self._clock.wall_ms()
-        return [
-            new_message(header._replace(flag=one.flag), one.body, one.properties, topic, now_ms)
-            for one in batch
-        ]
 
     def _answer(
         self,
@@ -131,11 +122,54 @@ class RemotingSends:
         store, ids = self._store(), []
         for message, entry in zip(messages, entries, strict=True):
             place = _NO_PLACE
-            if not message.system_properties.HasField("delivery_timestamp"):
+            if not _waits(message.system_properties):
                 queue = _queue_of(message, topic, queue)
                 place = OffsetPlace(topic.topic_id, queue, entry.offset)
             ids.append(offset_message_id(store, physical_offset(place)))
-        return succeeded(request, msgId=",".join(ids), queueId=queue, queueOffset=entries[0].offset)
+        return succeeded(
+            request,
+            msgId=",".join(ids),
+            queueId=queue,
+            queueOffset=entries[0].offset,
+            transactionId=entries[0].transaction_id if _is_half(messages) else None,
+            recallHandle=_recall_handle(topic, messages[0], entries[0]),
+        )
+
+    def _answer_place(self, request: RemotingCommand, place: OffsetPlace) -> RemotingCommand:
+        """Answer with the place of a dead letter."""
+        topic = self._view.topic_by_id(place.topic_id)
+        numbers = queue_numbers(self._view, topic) if topic is not None else ()
+        return succeeded(
+            request,
+            msgId=offset_message_id(self._store(), physical_offset(place)),
+            queueId=list(numbers).index(place.queue) if place.queue in numbers else 0,
+            queueOffset=place.offset,
+        )
+
+
+def _recall_handle(
+    topic: TopicRow, message: definition_pb2.Message, entry: service_pb2.SendResultEntry
+) -> str | None:
+    """Return the handle of a delayed message; None: it is not delayed, or a retry."""
+    if not entry.recall_handle or topic.name.startswith(RETRY_PREFIX):
+        return None
+    system = message.system_properties
+    delivery_ms = milliseconds(system.delivery_timestamp)
+    name = broker_name_of(topic.name)
+    handle = RecallHandle(topic.name, name, delivery_ms, system.message_id, entry.recall_handle)
+    return encode_recall_handle(handle)
+
+
+def _is_half(messages: Sequence[definition_pb2.Message]) -> bool:
+    """Whether a request sends a transactional message, which is the only one of its request."""
+    return messages[0].system_properties.message_type == definition_pb2.TRANSACTION
+
+
+def _waits(system: definition_pb2.SystemProperties) -> bool:
+    """Whether a message has no offset before it is due, or committed."""
+    return (
+        system.HasField("delivery_timestamp") or system.message_type == definition_pb2.TRANSACTION
+    )
 
 
 def _queue_of(message: definition_pb2.Message, topic: TopicRow, queue: int) -> int:

@@ -61,7 +61,7 @@ def _properties(message: definition_pb2.Message) -> dict[str, str]:
     shown = {
         names.shown_name(name): value
         for name, value in message.user_properties.items()
-        if name not in (names.STORED_FLAG, names.STORED_RECONSUME_TIMES)
+        if name not in names.NOT_SHOWN
     }
     # A message that was sent back keeps the id that its consumers know it by.
     shown.setdefault(names.UNIQUE_KEY, system.message_id)
@@ -71,6 +71,9 @@ def _properties(message: definition_pb2.Message) -> dict[str, str]:
         shown[names.KEYS] = " ".join(system.keys)
     if system.HasField("message_group"):
         shown[names.SHARDING_KEY] = system.message_group
+    if system.HasField("dead_letter_queue"):
+        shown[names.DEAD_LETTER_TOPIC] = system.dead_letter_queue.topic
+        shown[names.DEAD_LETTER_MESSAGE_ID] = system.dead_letter_queue.message_id
     return shown
 
 

@@ -18,9 +18,9 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.base.config import TransactionSection
 from strata_broker.base.failures import contained, passed_over
-from strata_broker.clients.producers import Producers
+from strata_broker.clients.producers import Producers, ProducersOf
 from strata_broker.clients.provision import Provisioner
-from strata_broker.metadata.metadata import MetadataView, Name
+from strata_broker.metadata.metadata import MetadataView
 from strata_broker.sends.transactions import Transactions
 from strata_mq.requests import (
     TRANSACTION_DEAD_LETTER_GROUP,
@@ -33,6 +33,9 @@ from strata_runtime.limits import Limit
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks
+
+PRODUCER_GROUP_PROPERTY = "__remoting.PGROUP"
+"""User property with the producer group of a message of the remoting protocol."""
 
 # Checks sent before other tasks get their turn.
 _CHECKS_PER_TURN = 64
@@ -67,7 +70,7 @@ class TransactionChecker:
         self._requests = requests
         self._store_host = ""
         # Oldest first; a topic stands here as long as there is one of it.
-        self._waiting: dict[Name, deque[_Waiting]] = {}
+        self._waiting: dict[ProducersOf, deque[_Waiting]] = {}
         self._wake = asyncio.Event()
         self._count = Limit(
             "transaction checks", config.max_checks_waiting, "checks", metrics=metrics
@@ -111,7 +114,8 @@ class TransactionChecker:
             elif not self._try_hold(check):
                 self._counted("no room")
             else:
-                of_topic = self._waiting.setdefault((topic.namespace, topic.name), deque())
+                name = ProducersOf((topic.namespace, topic.name), _producer_group(check))
+                of_topic = self._waiting.setdefault(name, deque())
                 of_topic.append(_Waiting(check, until_s))
         self._wake.set()
 
@@ -160,7 +164,7 @@ class TransactionChecker:
             if not of_topic:
                 del self._waiting[topic]
 
-    def _try_send(self, topic: Name, waiting: _Waiting) -> str:
+    def _try_send(self, topic: ProducersOf, waiting: _Waiting) -> str:
         """Send a check; return the result, "" if it still waits."""
         stream = self._producers.next_idle(topic)
         if stream is not None:
@@ -243,3 +247,11 @@ class TransactionChecker:
 
     def _counted(self, result: str) -> None:
         self._checks.add(1, {"result": result})
+
+
+def _producer_group(check: storage_pb2.TransactionCheck) -> str:
+    """Return the group whose producers alone know the transaction; empty: any producer may."""
+    if PRODUCER_GROUP_PROPERTY.encode() not in check.message:
+        return ""
+    message = definition_pb2.Message.FromString(check.message)
+    return message.user_properties.get(PRODUCER_GROUP_PROPERTY, "")

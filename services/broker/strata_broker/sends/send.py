@@ -15,7 +15,7 @@ import google_crc32c
 from apache.rocketmq.v2 import service_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.access.call_runtime import CallRuntime
-from strata_broker.access.principals import ITSELF, Principal, topic_target
+from strata_broker.access.principals import ITSELF, Principal, send_right
 from strata_broker.base import errors
 from strata_broker.base.audit import Audited, FirstUse
 from strata_broker.base.failures import unexpected
@@ -42,7 +42,6 @@ from strata_broker.sends.searches import Destination, Search, Searches
 from strata_broker.sends.send_pass import new_send_pass
 from strata_broker.storage_client.storage_tier import StorageTier
 from strata_edge.ports import HotCall
-from strata_mq.access import Action
 from strata_mq.layout import Checksum, OutgoingMessage, PartKind
 from strata_mq.requests import Code, RequestError, check_not_own_topic
 from strata_mq.slots import rendezvous
@@ -130,7 +129,7 @@ class Sender:
             caller = caller_of(call.metadata)
             parsed = self._parse(call.request, caller)
             message_count = len(parsed.message_ids)
-            principal.require(*topic_target(parsed.topic), Action.PUB)
+            principal.require(*send_right(parsed.topic))
             if principal is not ITSELF:
                 check_not_own_topic(parsed.topic[1])
             gathered = self._gathered if named_queue(call) == LEADER_CHOOSES else None

@@ -90,7 +90,7 @@ class HotCalls:
 
     def _take(self, call: HotCall, started_s: float, *, gathers: bool = True) -> None:
         try:
-            principal = self._access.principal_of(call.metadata, call.peer)
+            principal = self._access.principal_of_call(call)
             method = call.method
             if method == ACK:
                 if gathers:

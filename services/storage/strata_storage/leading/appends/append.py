@@ -326,6 +326,9 @@ class GroupAppender:
         topic = Topic(topic_id, slot_base, queue_count)
         if (DropKind.TOPIC, topic_id) in self._machine.dropped:
             return None
+        if not queue_count:
+            # A dead-letter topic has no slots (rule 26); this is a consumer without a lease.
+            return queue if queue == self._machine.raft_group and not kind else None
         if queue >= 0:
             return queue if self._machine.owns_queue(topic, queue) else None
         queues = self._machine.queues_here(topic)

@@ -10,36 +10,55 @@ import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /** Carries commands out with clients, each under a name. */
 final class RemotingOperations {
   private static final long TIMEOUT_MS = 10_000;
 
   private final String nameserver;
+  private final RPCHook hook;
+  private final boolean tls;
   private final Map<String, DefaultMQProducer> producers = new ConcurrentHashMap<>();
   private final Map<String, DefaultMQPushConsumer> consumers = new ConcurrentHashMap<>();
   private final Map<String, Deliveries> deliveries = new ConcurrentHashMap<>();
 
   RemotingOperations(JsonObject options) {
     nameserver = options.get("nameserver").getAsString();
+    hook =
+        options.has("access_key")
+            ? new AclClientRPCHook(
+                new SessionCredentials(text(options, "access_key"), text(options, "secret_key")))
+            : null;
+    tls = options.has("tls");
   }
 
   Object run(JsonObject command) throws Throwable {
     String name = text(command, "name");
     switch (text(command, "op")) {
       case "producer":
-        return startProducer(name, text(command, "group"));
+        return startProducer(name, new DefaultMQProducer(text(command, "group"), hook));
+      case "transactions":
+        TransactionMQProducer producer = new TransactionMQProducer(text(command, "group"), hook);
+        producer.setTransactionListener(new Decisions());
+        return startProducer(name, producer);
       case "send":
         return send(producers.get(name), command);
+      case "recall":
+        return recall(producers.get(name), text(command, "topic"), text(command, "handle"));
       case "push":
         return startConsumer(name, command);
       case "delivered":
@@ -51,9 +70,9 @@ final class RemotingOperations {
     }
   }
 
-  private Object startProducer(String name, String group) throws Exception {
-    DefaultMQProducer producer = new DefaultMQProducer(group);
+  private Object startProducer(String name, DefaultMQProducer producer) throws Exception {
     producer.setNamesrvAddr(nameserver);
+    producer.setUseTLS(tls);
     producer.setInstanceName(name);
     producer.setSendMsgTimeout((int) TIMEOUT_MS);
     producer.start();
@@ -71,6 +90,9 @@ final class RemotingOperations {
         return shown(producer.send(messages.get(0)));
       case "batch":
         return shown(producer.send(messages));
+      case "transaction":
+        return shown(
+            ((TransactionMQProducer) producer).sendMessageInTransaction(messages.get(0), null));
       case "oneway":
         producer.sendOneway(messages.get(0));
         return Map.of();
@@ -128,12 +150,35 @@ final class RemotingOperations {
     shown.put("broker", result.getMessageQueue().getBrokerName());
     shown.put("queue", result.getMessageQueue().getQueueId());
     shown.put("offset", result.getQueueOffset());
+    shown.put("recall_handle", ifKnown(result, "getRecallHandle"));
     return shown;
   }
 
+  /** Older clients know no recall. */
+  private static Object recall(DefaultMQProducer producer, String topic, String handle)
+      throws Throwable {
+    try {
+      return DefaultMQProducer.class
+          .getMethod("recallMessage", String.class, String.class)
+          .invoke(producer, topic, handle);
+    } catch (java.lang.reflect.InvocationTargetException failure) {
+      throw failure.getCause();
+    }
+  }
+
+  private static Object ifKnown(SendResult result, String getter) {
+    try {
+      return SendResult.class.getMethod(getter).invoke(result);
+    } catch (ReflectiveOperationException unknown) {
+      return null;
+    }
+  }
+
   private Object startConsumer(String name, JsonObject command) throws Exception {
-    DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(text(command, "group"));
+    DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            text(command, "group"), hook, new AllocateMessageQueueAveragely());
     consumer.setNamesrvAddr(nameserver);
+    consumer.setUseTLS(tls);
     consumer.setInstanceName(name);
     consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(text(command, "where")));
     consumer.setMaxReconsumeTimes(command.get("max_times").getAsInt());

@@ -1,0 +1,70 @@
+"""Stores messages in dead-letter topics for consumers that hold no lease.
+
+A consumer with a lease gives it up in the entry that copies the message (rule 26). A consumer of
+the remoting protocol moves its position by itself, after the answer, so an append is enough: the
+copy is durable first, and a repeat is a duplicate of its message id (rule 37).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from apache.rocketmq.v2 import definition_pb2
+from strata_broker.metadata.metadata import MetadataView, TopicRow
+from strata_broker.sends.send import Sender
+from strata_broker.sends.staged_sends import StagedSends, outgoing_again
+from strata_mq.layout import PartKey
+from strata_mq.requests import Code, RequestError
+from strata_mq.slots import rendezvous
+
+
+class LetterPlace(NamedTuple):
+    """Where a dead letter is: the number of the queue is that of its raft group."""
+
+    raft_group: int
+    offset: int
+
+
+class LetterSends:
+    """See the module docstring.
+
+    Args:
+        sender: stages messages.
+        view: knows the raft groups.
+        timeout_s: time for one letter.
+    """
+
+    def __init__(self, sender: Sender, view: MetadataView, timeout_s: float) -> None:
+        self._sender = sender
+        self._view = view
+        self._timeout_s = timeout_s
+
+    async def store(
+        self, letter: definition_pb2.Message, topic: TopicRow, client_id: str
+    ) -> LetterPlace:
+        """Store a message in a dead-letter topic; return where it is, or was already.
+
+        Args:
+            letter: names the topic that it came from, and has no fields of a delivery.
+            topic: the dead-letter topic of a consumer group.
+            client_id: of the consumer.
+
+        Raises:
+            RequestError: TOO_MANY_REQUESTS; FORBIDDEN: there is no raft group; no answer in time.
+        """
+        sender, owners = self._sender, self._view.owners(topic)
+        if not owners:
+            raise RequestError(Code.FORBIDDEN, "no writable queue")
+        copy = definition_pb2.Message()
+        copy.CopyFrom(letter)
+        outgoing = outgoing_again(copy, client_id, sender.checksum)
+        raft_group = rendezvous(outgoing.message_id, owners)
+        staged = StagedSends(1, sender.budget)
+        staged.charge(0, (topic.namespace, raft_group, len(outgoing.stored)))
+        deadline_s = sender.clock.monotonic_s() + self._timeout_s
+        key = PartKey(topic.topic_id, raft_group, 0, 0)
+        sender.appender.stage(raft_group, key, (outgoing,), (0,), staged, deadline_s)
+        await staged.done
+        for failure in staged.failures.values():
+            raise failure
+        return LetterPlace(raft_group, staged.offsets[0])

@@ -1,0 +1,211 @@
+"""Access control of the remoting protocol: who signed a request, and what the signer may do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from strata.meta.v1 import meta_pb2
+from strata_broker.app import BrokerApp
+from strata_broker.base.config import BrokerConfig
+from strata_mq.access import content_signature_is_right
+from strata_remoting import ACCESS_KEY, SIGNATURE, RemotingCommand, RequestCode, ResponseCode
+from strata_testing.broker import broker_config
+from strata_testing.broker.fake_meta import FakeMeta
+from strata_testing.broker.keys import cluster_key_row, policy_row, secret_of, user_row
+from strata_testing.remoting_client import RemotingClient, send_fields, signed
+
+WRONG_SIGNATURES = 3
+
+
+@pytest.fixture
+def config() -> BrokerConfig:
+    return broker_config(
+        access_control={"mode": "on", "max_wrong_signatures": WRONG_SIGNATURES},
+        remoting={"port": 0},
+    )
+
+
+@pytest.fixture
+def meta() -> FakeMeta:
+    """`ann` publishes to `orders` and consumes with `readers`; `bob` may do nothing."""
+    fake = FakeMeta()
+    for name in ("orders", "secrets"):
+        fake.add_topic(name)
+    fake.add_topic("%RETRY%readers")
+    for name in ("readers", "others"):
+        fake.add_group(meta_pb2.ConsumerGroup(name=name))
+    fake.put(
+        cluster_key_row(),
+        *(user_row(name) for name in ("ann", "bob")),
+        user_row("root", admin=True),
+        policy_row(1, "ann", "topic:orders", "pub", "sub"),
+        policy_row(2, "ann", "group:readers", "sub"),
+    )
+    return fake
+
+
+class Clients:
+    """Clients of users, each on a connection of its own."""
+
+    def __init__(self, app: BrokerApp, stack: AsyncExitStack) -> None:
+        self._app = app
+        self._stack = stack
+
+    async def of(self, user: str, secret: str | None = None) -> RemotingClient:
+        """Return a client that signs with a user's key; no user: it does not sign."""
+        keys = (user, secret_of(user) if secret is None else secret) if user else None
+        client = RemotingClient(self._app.shown()["nameserver"], keys=keys)
+        return await self._stack.enter_async_context(client)
+
+
+@pytest.fixture
+async def clients(app: BrokerApp) -> AsyncIterator[Clients]:
+    async with AsyncExitStack() as stack:
+        yield Clients(app, stack)
+
+
+def test_a_signature_covers_all_fields_in_order_and_the_body() -> None:
+    """As RocketMQ's AclUtils puts them together; the signature itself is no part of it."""
+    command = RemotingCommand(10, 1, {"b": "2", "a": "1", SIGNATURE: "x", ACCESS_KEY: "ann"}, b"!")
+    assert command.signed_content() == b"ann12!"
+    once = signed(RemotingCommand(10, 1, {"b": "2", "a": "1"}, b"!"), ("ann", "12345678"))
+    assert not content_signature_is_right("12345678", b"ann12!", "\ud800")
+    # printf 'ann12!' | openssl dgst -sha1 -hmac 12345678 -binary | base64
+    assert once.fields[SIGNATURE] == "9lgzq17wBITJIDjHlC1RHTuDL6A="
+
+
+async def test_a_user_may_do_what_its_policies_say(clients: Clients) -> None:
+    """The same policies as for gRPC clients; refusals have RocketMQ's code and text."""
+    ann = await clients.of("ann")
+    assert (await ann.route("orders"))["queueDatas"]
+    await ann.send("orders", b"x")
+    await ann.heartbeat("me", "readers", {"orders": "*"})
+    # A consumer sends to the topic of its retries with the right to consume.
+    await ann.send("%RETRY%readers", b"again")
+    forbidden: list[tuple[RequestCode, dict[str, object], str]] = [
+        (RequestCode.SEND_MESSAGE_V2, send_fields("secrets"), "Topic:secrets"),
+        (RequestCode.SEND_MESSAGE_V2, send_fields("%RETRY%others"), "Group:others"),
+        (RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "secrets"}, "Topic:secrets"),
+        (RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "others"}, "Group:others"),
+        (
+            RequestCode.UNREGISTER_CLIENT,
+            {"clientID": "me", "consumerGroup": "others"},
+            "Group:others",
+        ),
+        (
+            RequestCode.GET_MAX_OFFSET,
+            {"topic": "secrets", "queueId": 0},
+            "Topic:secrets",
+        ),
+        (
+            RequestCode.QUERY_CONSUMER_OFFSET,
+            {"topic": "orders", "queueId": 0, "consumerGroup": "others"},
+            "Group:others",
+        ),
+    ]
+    for code, fields, resource in forbidden:
+        answer = await ann.ask(code, fields)
+        assert answer.code == ResponseCode.NO_PERMISSION, (code, answer)
+        assert answer.remark == (
+            f"User:ann has no permission to access {resource} from 127.0.0.1, no matched policies."
+        )
+    for code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
+        body = {"consumerGroup": "others", "clientId": "me", "mqSet": []}
+        answer = await ann.ask(code, body=json.dumps(body).encode())
+        assert answer.code == ResponseCode.NO_PERMISSION
+    for group, topic in (("others", "orders"), ("readers", "secrets")):
+        with pytest.raises(Exception, match="no permission"):
+            await ann.heartbeat("me", group, {topic: "*"})
+    bob = await clients.of("bob")
+    assert (await bob.ask(RequestCode.SEND_MESSAGE_V2, send_fields("orders"), b"x")).code == (
+        ResponseCode.NO_PERMISSION
+    )
+
+
+async def test_a_pull_needs_the_group_and_the_topic(clients: Clients) -> None:
+    """Its refusal is an answer to the pull."""
+    ann = await clients.of("ann")
+    for topic, group in (("orders", "others"), ("secrets", "readers")):
+        answer, found = await ann.pull(topic, group, 0, 0)
+        assert (answer.code, found) == (ResponseCode.NO_PERMISSION, [])
+
+
+async def test_nobody_is_let_in_without_a_right_signature(clients: Clients) -> None:
+    """No signature, an unknown user, a wrong key, a request that was changed after it was made."""
+    unsigned = await clients.of("")
+    answer = await unsigned.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+    assert (answer.code, answer.remark) == (
+        ResponseCode.NO_PERMISSION,
+        "username cannot be null.",
+    )
+    answer = await unsigned.ask(9_999)
+    assert answer.code == ResponseCode.NO_PERMISSION, "kinds of requests are not told either"
+    stranger = await clients.of("eve")
+    answer = await stranger.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+    assert (answer.code, answer.remark) == (
+        ResponseCode.NO_PERMISSION,
+        "User:eve is not found.",
+    )
+    good = signed(
+        RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields={"topic": "orders"}),
+        ("ann", secret_of("ann")),
+    )
+    for changed in ({"topic": "secrets"}, {"more": "x"}, {SIGNATURE: "\u00e9"}):
+        answer = await unsigned.ask(good.code, {**good.fields, **changed})
+        assert (answer.code, answer.remark) == (
+            ResponseCode.NO_PERMISSION,
+            "check signature failed.",
+        ), changed
+
+
+async def test_guesses_of_keys_are_slowed_down(clients: Clients) -> None:
+    """After some wrong signatures a right one from that address is not looked at for a while."""
+    wrong = await clients.of("ann", "guess")
+    for _ in range(WRONG_SIGNATURES):
+        answer = await wrong.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+        assert answer.remark == "check signature failed."
+    right = await clients.of("ann")
+    answer = await right.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+    assert answer.remark.startswith("check signature failed. Too many wrong signatures")
+    # Another user behind the same address goes on.
+    assert (await (await clients.of("root")).route("secrets"))["queueDatas"]
+
+
+async def test_a_client_id_belongs_to_one_user(clients: Clients) -> None:
+    """Nobody takes the place of another user's member of a group."""
+    ann, root = await clients.of("ann"), await clients.of("root")
+    await ann.heartbeat("me", "readers", {"orders": "*"})
+    with pytest.raises(Exception, match="belongs to another user"):
+        await root.heartbeat("me", "readers", {"orders": "*"})
+
+
+async def test_the_audit_trail_tells_who_signed_and_who_was_refused(
+    clients: Clients, app: BrokerApp
+) -> None:
+    """One event for a sign-in, whatever the number of requests; each refusal with its reason."""
+    events: list[dict[str, Any]] = []
+    app.audit.add(SimpleNamespace(write=lambda event: events.append(dict(event))))
+    ann, guesser = await clients.of("ann"), await clients.of("ann", "guess")
+    for _ in range(2):
+        await ann.route("orders")
+    await ann.ask(RequestCode.SEND_MESSAGE_V2, send_fields("secrets"), b"x")
+    await ann.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "others"})
+    await guesser.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+    signed_in = [event["user"] for event in events if event["event"] == "signed in"]
+    assert signed_in == ["ann"]
+    refused = [
+        (event["user"], event["rpc"], event["resource"], event["reason"])
+        for event in events
+        if event["event"] == "refused"
+    ]
+    assert refused == [
+        ("ann", "SendMessage", "topic:secrets", "no policy allows pub"),
+        ("ann", "GET_CONSUMER_LIST_BY_GROUP", "group:others", "no policy allows sub"),
+        ("ann", "GET_ROUTEINFO_BY_TOPIC", "", "wrong signature"),
+    ]

@@ -1,0 +1,130 @@
+"""TLS on the remoting port: by the first byte of a connection, beside plaintext or alone."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from strata_broker.app import BrokerApp
+from strata_broker.base.config import BrokerConfig
+from strata_broker.base.remoting_config import RemotingSection
+from strata_broker.remoting.server_tls import ServerTls
+from strata_remoting import RequestCode, ResponseCode, Serialization
+from strata_runtime import tls
+from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import RequestTasks
+from strata_testing import ManualClock, until
+from strata_testing.broker import broker_config
+from strata_testing.remoting_client import RemotingClient, send_fields
+
+
+@pytest.fixture
+def tls_only() -> bool:
+    return False
+
+
+@pytest.fixture
+def config(tmp_path: Path, *, tls_only: bool) -> BrokerConfig:
+    made = tls.self_signed(tmp_path)
+    files = {"certificate_file": str(made.certificate_file), "key_file": str(made.key_file)}
+    return broker_config(remoting={"port": 0, "tls_only": tls_only, **files})
+
+
+def trusting(config: BrokerConfig, **changes: Any) -> ssl.SSLContext:
+    """A client's context that knows the server's certificate."""
+    context = ssl.create_default_context(cafile=config.remoting.certificate_file)
+    for name, value in changes.items():
+        setattr(context, name, value)
+    return context
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_port_takes_tls_and_plaintext(
+    app: BrokerApp, config: BrokerConfig, version: ssl.TLSVersion
+) -> None:
+    """Large requests and many answers, of both kinds of clients at once."""
+    context = trusting(config, minimum_version=version, maximum_version=version)
+    address = app.shown()["nameserver"]
+    secret = RemotingClient(address, Serialization.ROCKETMQ, tls=context)
+    async with secret as safe, RemotingClient(address) as plain:
+        for client in (safe, plain):
+            assert (await client.route("orders"))["queueDatas"]
+        body = bytes(range(256)) * 8_000
+        requests = [
+            client.ask(RequestCode.SEND_MESSAGE_V2, send_fields("orders", 0), body)
+            for client in (safe, plain)
+        ]
+        requests += [safe.ask(RequestCode.GET_BROKER_CLUSTER_INFO) for _ in range(100)]
+        answers = await asyncio.gather(*requests)
+        assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
+
+
+@pytest.mark.parametrize("tls_only", [True])
+async def test_plaintext_may_be_refused(
+    app: BrokerApp, config: BrokerConfig, *, tls_only: bool
+) -> None:
+    """Such a connection is ended; clients with TLS are served."""
+    address = app.shown()["nameserver"]
+    async with RemotingClient(address) as plain:
+        with pytest.raises(ConnectionError):
+            await plain.route("orders")
+    async with RemotingClient(address, tls=trusting(config)) as safe:
+        assert (await safe.route("orders"))["queueDatas"]
+
+
+async def test_bytes_that_are_no_tls_end_their_connection_alone(
+    app: BrokerApp, config: BrokerConfig
+) -> None:
+    """A handshake that is none, and a client that ends its handshake; others are served on."""
+    address = app.shown()["nameserver"]
+    async with RemotingClient(address) as odd:
+        odd.write(b"\x16\x03\x01" + bytes(1_000))
+        await asyncio.wait_for(odd.ended.wait(), 20)
+    stranger = ssl.create_default_context()
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        async with RemotingClient(address, tls=stranger):
+            pass
+    async with RemotingClient(address, tls=trusting(config)) as safe:
+        assert (await safe.route("orders"))["queueDatas"]
+
+
+@pytest.mark.parametrize(
+    "given", [{"certificate_file": "a"}, {"key_file": "a"}, {"tls_only": True}]
+)
+def test_half_a_certificate_is_refused(given: dict[str, Any]) -> None:
+    """The keys of the section belong together."""
+    with pytest.raises(ValidationError, match="certificate_file"):
+        RemotingSection.model_validate(given)
+
+
+async def test_a_new_certificate_is_for_new_connections(tmp_path: Path) -> None:
+    """The old one remains while the new files cannot be used."""
+    clock, made = ManualClock(), tls.self_signed(tmp_path)
+    requests = RequestTasks("remoting", Metrics.disabled(), max_tasks=10)
+    server = ServerTls(str(made.certificate_file), str(made.key_file), requests, clock=clock)
+    await server.start()
+    first = server.context()
+    made.certificate_file.write_bytes(b"not a certificate")
+    await _look(server, clock, requests)
+    assert server.context() is first
+    made.certificate_file.unlink()
+    tls.self_signed(tmp_path)
+    assert server.context() is first, "nobody looks so soon again"
+    await _look(server, clock, requests)
+    second = server.context()
+    assert second is not first
+    await _look(server, clock, requests)
+    assert server.context() is second
+    await requests.stop()
+
+
+async def _look(server: ServerTls, clock: ManualClock, requests: RequestTasks) -> None:
+    """Let a new connection begin a look at the files, and wait for its end."""
+    clock.advance(10)
+    server.context()
+    await until(lambda: not len(requests))
