@@ -15,7 +15,7 @@ from strata_cli.migrate.connections import (
     SourceRefusedError,
     SourceUnreachableError,
 )
-from strata_cli.migrate.source import RocketMqSource, Window
+from strata_cli.migrate.source import Retained, RocketMqSource
 from strata_cli.migrate.source_rows import (
     SourceBroker,
     SourceGroup,
@@ -195,7 +195,7 @@ async def test_a_pull_consumes_nothing_and_says_where_the_next_one_begins() -> N
         scripted.says(RequestCode.PULL_MESSAGE, body, fields=window)
         found = await source.pull(QUEUE, 4, 1_000_000)
         assert [one.body for one in found.messages] == [b"m4", b"m5"]
-        assert (found.next_offset, found.window) == (6, Window(3, 9))
+        assert (found.next_offset, found.window) == (6, Retained(3, 9))
         asked = scripted.asked[-1].fields
         assert (asked["consumerGroup"], asked["sysFlag"], asked["queueId"]) == (
             "TOOLS_CONSUMER",
@@ -235,7 +235,7 @@ async def test_the_next_call_connects_again() -> None:
     async with cluster() as (scripted, source):
         scripted.says(RequestCode.GET_MIN_OFFSET, fields={"offset": "2"})
         scripted.says(RequestCode.GET_MAX_OFFSET, fields={"offset": "7"})
-        assert await source.window(QUEUE) == Window(2, 7)
+        assert await source.window(QUEUE) == Retained(2, 7)
 
         def vanish(request: RemotingCommand) -> RemotingCommand:
             scripted.hang_up()
@@ -244,7 +244,7 @@ async def test_the_next_call_connects_again() -> None:
         scripted.answers[RequestCode.PULL_MESSAGE] = vanish
         with pytest.raises(SourceUnreachableError, match=f"cannot reach {scripted.address}"):
             await source.pull(QUEUE, 0, 1)
-        assert await source.window(QUEUE) == Window(2, 7)
+        assert await source.window(QUEUE) == Retained(2, 7)
 
 
 async def test_no_nameserver_is_one_clear_error() -> None:

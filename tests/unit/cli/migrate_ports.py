@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from apache.rocketmq.v2 import definition_pb2
 from strata_cli.migrate.plan import PlannedGroup
-from strata_cli.migrate.source import Pulled, Window
+from strata_cli.migrate.source import PulledBatch, Retained
 from strata_cli.migrate.source_rows import (
-    BrokerRows,
+    BrokerDescription,
     SourceBroker,
     SourceGroup,
     SourceQueue,
@@ -78,7 +78,7 @@ def pulled(queue: SourceQueue, offset: int, properties: Mapping[str, str]) -> Pu
 
 
 class MemorySource:
-    """Implements `Source`.
+    """Implements `MigrationSource`.
 
     Attributes:
         topics: (broker, topic) -> its row.
@@ -109,8 +109,8 @@ class MemorySource:
             offset = held[-1].queue_offset + 1 if held else 0
             held.append(pulled(queue, offset, properties))
 
-    async def describe(self) -> Sequence[BrokerRows]:
-        """See `Source`."""
+    async def describe(self) -> Sequence[BrokerDescription]:
+        """See `MigrationSource`."""
         self.faults.begin()
         rows = []
         for broker in sorted({broker for broker, _ in self.topics}):
@@ -120,28 +120,30 @@ class MemorySource:
                     positions.setdefault((group, queue.topic), {})[queue.queue] = offset
             topics = {name: row for (at, name), row in self.topics.items() if at == broker}
             cluster = SourceBroker(broker, "old", f"{broker}:10911")
-            rows.append(BrokerRows(cluster, topics, self.groups, positions))
+            rows.append(BrokerDescription(cluster, topics, self.groups, positions))
         self.faults.end()
         return rows
 
-    async def window(self, queue: SourceQueue) -> Window:
-        """See `Source`."""
+    async def window(self, queue: SourceQueue) -> Retained:
+        """See `MigrationSource`."""
         self.faults.begin()
         held = self.messages.get(queue, [])
         self.faults.end()
-        return Window(held[0].queue_offset, held[-1].queue_offset + 1) if held else Window(0, 0)
+        return Retained(held[0].queue_offset, held[-1].queue_offset + 1) if held else Retained(0, 0)
 
-    async def pull(self, queue: SourceQueue, offset: int, count: int) -> Pulled:
-        """See `Source`."""
+    async def pull(self, queue: SourceQueue, offset: int, count: int) -> PulledBatch:
+        """See `MigrationSource`."""
         self.faults.begin()
         held = self.messages[queue]
-        window = Window(held[0].queue_offset, held[-1].queue_offset + 1) if held else Window(0, 0)
+        window = (
+            Retained(held[0].queue_offset, held[-1].queue_offset + 1) if held else Retained(0, 0)
+        )
         some = [one for one in held if one.queue_offset >= offset][: min(count, self.most_pulled)]
         if offset < window.begin:
             some = []
         following = some[-1].queue_offset + 1 if some else max(offset, window.begin)
         self.faults.end()
-        return Pulled(some, following, window)
+        return PulledBatch(some, following, window)
 
 
 @dataclass
@@ -153,7 +155,7 @@ class MemoryTopic:
 
 
 class MemoryTarget:
-    """Implements `Target`: without a dedupe window unless a test wants one.
+    """Implements `MigrationTarget`: without a dedupe window unless a test wants one.
 
     Attributes:
         topics: by name.
@@ -176,7 +178,7 @@ class MemoryTarget:
         self.refuses: dict[bytes, str] = {}
 
     async def topic(self, name: str) -> TargetTopic | None:
-        """See `Target`."""
+        """See `MigrationTarget`."""
         self.faults.begin()
         found = self.topics.get(name)
         self.faults.end()
@@ -186,21 +188,21 @@ class MemoryTarget:
         return TargetTopic(found.topic_type, len(found.queues), ends)
 
     async def make_topic(self, name: str, topic_type: str, queue_count: int) -> None:
-        """See `Target`."""
+        """See `MigrationTarget`."""
         self.faults.begin()
         assert name not in self.topics
         self.topics[name] = MemoryTopic(topic_type, [[] for _ in range(queue_count)])
         self.faults.end()
 
     async def grow_topic(self, name: str, queue_count: int) -> None:
-        """See `Target`."""
+        """See `MigrationTarget`."""
         self.faults.begin()
         queues = self.topics[name].queues
         queues += [[] for _ in range(queue_count - len(queues))]
         self.faults.end()
 
     async def cursors(self, group: str) -> Mapping[tuple[str, int], int] | None:
-        """See `Target`."""
+        """See `MigrationTarget`."""
         self.faults.begin()
         self.faults.end()
         if group not in self.groups:
@@ -210,14 +212,14 @@ class MemoryTarget:
         }
 
     async def make_group(self, group: PlannedGroup) -> None:
-        """See `Target`."""
+        """See `MigrationTarget`."""
         self.faults.begin()
         assert group.name not in self.groups
         self.groups[group.name] = group
         self.faults.end()
 
     async def set_cursor(self, group: str, topic: str, queue: int, offset: int) -> int:
-        """See `Target`."""
+        """See `MigrationTarget`."""
         self.faults.begin()
         assert group in self.groups
         assert 0 <= offset <= len(self.topics[topic].queues[queue])
@@ -226,7 +228,7 @@ class MemoryTarget:
         return offset
 
     async def send(self, queue: int, messages: Sequence[definition_pb2.Message]) -> Sequence[str]:
-        """See `Target`."""
+        """See `MigrationTarget`."""
         self.faults.begin()
         self.sends.append((queue, len(messages)))
         reasons = []
@@ -242,7 +244,7 @@ class MemoryTarget:
         return reasons
 
     async def scan(self, topic: str, queue: int, offset: int) -> Scanned:
-        """See `Target`."""
+        """See `MigrationTarget`."""
         self.faults.begin()
         held = self.topics[topic].queues[queue]
         some = list(enumerate(held))[offset : offset + 5]
@@ -250,7 +252,7 @@ class MemoryTarget:
         return Scanned(some, offset + len(some), len(held), 0)
 
     async def has_message(self, topic: str, message_id: str) -> bool:
-        """See `Target`."""
+        """See `MigrationTarget`."""
         self.faults.begin()
         self.faults.end()
         return any(

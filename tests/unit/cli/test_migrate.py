@@ -13,7 +13,7 @@ from strata_cli.errors import CliError
 from strata_cli.migrate.copier import MAX_BATCH_MESSAGES, Copier, CopyOptions
 from strata_cli.migrate.messages import FROM_PROPERTY
 from strata_cli.migrate.migration import Migration
-from strata_cli.migrate.pace import Pace
+from strata_cli.migrate.pace import CopyPace
 from strata_cli.migrate.plan import Choices
 from strata_cli.migrate.positions import SetCursors
 from strata_cli.migrate.source_rows import SourceGroup, SourceQueue
@@ -28,8 +28,8 @@ def no_pause(seconds: float) -> Awaitable[None]:
     return asyncio.sleep(0)
 
 
-def unlimited() -> Pace:
-    return Pace(0, 0, clock=ManualClock(), sleep=no_pause)
+def unlimited() -> CopyPace:
+    return CopyPace(0, 0, clock=ManualClock(), sleep=no_pause)
 
 
 async def run(
@@ -37,7 +37,7 @@ async def run(
     target: MemoryTarget,
     path: Path,
     *,
-    pace: Pace | None = None,
+    pace: CopyPace | None = None,
     skips_refused: bool = False,
     choices: Choices = Choices(),  # noqa: B008 - a value
 ) -> SetCursors:
@@ -389,7 +389,10 @@ async def test_a_copy_keeps_below_its_rates(tmp_path: Path, messages: int, size:
     total = sum(len(one.body) for held in source.messages.values() for one in held)
     began_s = clock.monotonic_s()
     await run(
-        source, target, tmp_path / "s.db", pace=Pace(messages, size, clock=clock, sleep=clock.sleep)
+        source,
+        target,
+        tmp_path / "s.db",
+        pace=CopyPace(messages, size, clock=clock, sleep=clock.sleep),
     )
     took_s = clock.monotonic_s() - began_s
     assert sum(count for _, count in target.sends) == 100

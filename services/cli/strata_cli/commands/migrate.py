@@ -18,8 +18,8 @@ from strata_cli.client import connect
 from strata_cli.errors import CliError, UsageError
 from strata_cli.migrate.connections import RemotingConnections
 from strata_cli.migrate.copier import Copier, CopyOptions
-from strata_cli.migrate.migration import Migration, Outlook, totals
-from strata_cli.migrate.pace import Pace
+from strata_cli.migrate.migration import Migration, MigrationOutlook, totals
+from strata_cli.migrate.pace import CopyPace
 from strata_cli.migrate.plan import Choices
 from strata_cli.migrate.positions import SetCursors
 from strata_cli.migrate.source import RocketMqSource
@@ -114,7 +114,7 @@ def run(
         raise UsageError(f"--workers {workers}: give 1 to {_MAX_WORKERS}")
     if max_messages_per_s < 0 or max_bytes_per_s < 0:
         raise UsageError("--max-messages-per-s and --max-bytes-per-s are 0 or more")
-    pace = Pace(max_messages_per_s, max_bytes_per_s, clock=SystemClock(), sleep=asyncio.sleep)
+    pace = CopyPace(max_messages_per_s, max_bytes_per_s, clock=SystemClock(), sleep=asyncio.sleep)
     options = CopyOptions(workers, skip_refused)
     pause_s = milliseconds(interval) / 1_000 if follow else None
     with only_run(state):
@@ -184,7 +184,7 @@ async def _migration(
         await connections.close()
 
 
-async def _look(nameserver: str, choices: Choices, path: Path, common: Common) -> Outlook:
+async def _look(nameserver: str, choices: Choices, path: Path, common: Common) -> MigrationOutlook:
     known = None
     if await asyncio.to_thread(path.exists):
         known = MigrationState(path)
@@ -200,7 +200,7 @@ async def _run(
     nameserver: str,
     choices: Choices,
     path: Path,
-    pace: Pace,
+    pace: CopyPace,
     options: CopyOptions,
     pause_s: float | None,
     common: Common,
@@ -287,7 +287,7 @@ def _queue_view(each: QueueState) -> View:
     }
 
 
-def _show_outlook(nameserver: str, outlook: Outlook, common: Common) -> None:
+def _show_outlook(nameserver: str, outlook: MigrationOutlook, common: Common) -> None:
     topics: list[View] = []
     for name, topic in outlook.plan.topics.items():
         windows = [outlook.windows[queue] for queue in topic.queues]

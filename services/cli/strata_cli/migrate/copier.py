@@ -24,12 +24,12 @@ from strata_cli.errors import CliError
 from strata_cli.migrate.connections import SourceUnreachableError
 from strata_cli.migrate.messages import UncopiableError, copied_message, digest_of, origin_of
 from strata_cli.migrate.messages import added as sum_of
-from strata_cli.migrate.pace import Pace
+from strata_cli.migrate.pace import CopyPace
 from strata_cli.migrate.plan import MigrationPlan, PlannedTopic
-from strata_cli.migrate.source import Source
+from strata_cli.migrate.source import MigrationSource
 from strata_cli.migrate.source_rows import SourceQueue
-from strata_cli.migrate.state import MigrationState, Progress, Stored
-from strata_cli.migrate.target import Target, TargetBusyError
+from strata_cli.migrate.state import BatchProgress, MigrationState, StoredCopy
+from strata_cli.migrate.target import MigrationTarget, TargetBusyError
 from strata_mq.slots import fifo_queue
 from strata_remoting import PulledMessage
 
@@ -100,11 +100,11 @@ class Copier:
 
     def __init__(
         self,
-        source: Source,
-        target: Target,
+        source: MigrationSource,
+        target: MigrationTarget,
         state: MigrationState,
         *,
-        pace: Pace,
+        pace: CopyPace,
         options: CopyOptions,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -277,7 +277,7 @@ class Copier:
             stored = await asyncio.to_thread(self._state.stored_from, one.queue, one.offset)
             if wanted <= stored:
                 break
-        done = Progress(batch.next_offset, expired=batch.expired, refusals=batch.refusals)
+        done = BatchProgress(batch.next_offset, expired=batch.expired, refusals=batch.refusals)
         for offset, message in batch.messages:
             if offset in stored:
                 done.copied += 1
@@ -309,7 +309,7 @@ class Copier:
             while True:
                 scanned = await self._target.scan(topic, number, offset)
                 found = [
-                    Stored(at, *origin)
+                    StoredCopy(at, *origin)
                     for at, message in scanned.messages
                     if (origin := origin_of(message)) is not None
                 ]

@@ -11,16 +11,16 @@ from strata_cli.errors import CliError
 from strata_cli.migrate.copier import Copier
 from strata_cli.migrate.plan import Choices, MigrationPlan, PlannedTopic, plan_of, retrying
 from strata_cli.migrate.positions import SetCursors, set_cursors
-from strata_cli.migrate.source import Source, Window
-from strata_cli.migrate.source_rows import BrokerRows, SourceQueue
+from strata_cli.migrate.source import MigrationSource, Retained
+from strata_cli.migrate.source_rows import BrokerDescription, SourceQueue
 from strata_cli.migrate.state import MigrationState, QueueState
-from strata_cli.migrate.target import Target
+from strata_cli.migrate.target import MigrationTarget
 
 _WINDOWS_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class MigrationOutlook:
     """The effects of a run, before it is made.
 
     Attributes:
@@ -32,7 +32,7 @@ class Outlook:
     """
 
     plan: MigrationPlan
-    windows: Mapping[SourceQueue, Window]
+    windows: Mapping[SourceQueue, Retained]
     made: frozenset[tuple[str, str]]
     problems: Mapping[str, str]
     retries: Mapping[str, int]
@@ -47,12 +47,12 @@ class Migration:
         choices: of a person.
     """
 
-    def __init__(self, source: Source, target: Target, choices: Choices) -> None:
+    def __init__(self, source: MigrationSource, target: MigrationTarget, choices: Choices) -> None:
         self._source = source
         self._target = target
         self._choices = choices
 
-    async def look(self, state: MigrationState | None) -> Outlook:
+    async def look(self, state: MigrationState | None) -> MigrationOutlook:
         """Return what a run would do; changes nothing.
 
         Raises:
@@ -80,7 +80,7 @@ class Migration:
             left = sum(max(0, waiting[queue].end - offset) for queue, offset in queues)
             if left:
                 retries[group] = left
-        return Outlook(plan, windows, frozenset(made), problems, retries)
+        return MigrationOutlook(plan, windows, frozenset(made), problems, retries)
 
     async def run(self, state: MigrationState, copier: Copier) -> SetCursors:
         """Make what is missing, copy what the source holds now, set cursors.
@@ -128,7 +128,7 @@ class Migration:
             await copier.pause(pause_s)
 
     async def _plan(
-        self, rows: Sequence[BrokerRows], state: MigrationState | None
+        self, rows: Sequence[BrokerDescription], state: MigrationState | None
     ) -> MigrationPlan:
         if state is None:
             return plan_of(rows, self._choices, {}, {})
@@ -169,9 +169,9 @@ class Migration:
             if number not in known:
                 await asyncio.to_thread(state.begin_target, topic.name, number, 0)
 
-    async def _windows(self, queues: Sequence[SourceQueue]) -> dict[SourceQueue, Window]:
+    async def _windows(self, queues: Sequence[SourceQueue]) -> dict[SourceQueue, Retained]:
         """Return what queues hold; so many are asked at once."""
-        windows: dict[SourceQueue, Window] = {}
+        windows: dict[SourceQueue, Retained] = {}
         for first in range(0, len(queues), _WINDOWS_AT_ONCE):
             some = queues[first : first + _WINDOWS_AT_ONCE]
             async with asyncio.TaskGroup() as asked:

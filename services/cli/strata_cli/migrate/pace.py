@@ -12,7 +12,7 @@ _BURST_S = 1.0
 _LEAST_WAIT_S = 0.001
 
 
-class Pace:
+class CopyPace:
     """See the module docstring.
 
     A batch that is larger than the rate of a second passes, and the next one waits longer.

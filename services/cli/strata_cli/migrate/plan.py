@@ -2,9 +2,9 @@
 
 Decisions (docs/migration.md has them for people):
 
-- A topic has at the target as many queues as it has at all brokers of the source together. Source
-  queues take the numbers in order of broker name and queue; a queue that appears later takes the
-  next number.
+- A topic has at the target as many queues as it has at all brokers of the source together. The
+  source queues take the numbers in order of broker name and queue; a queue that appears later takes
+  the next number.
 - Copied messages are plain messages, whatever they were: a delay has passed, a transaction is
   committed. DELAY and TRANSACTION topics would refuse them, so these become MIXED.
 - Topics and groups of RocketMQ itself are skipped. So are `%RETRY%` and `%DLQ%` topics: a message
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from strata_cli.migrate.source_rows import (
     WRITABLE,
-    BrokerRows,
+    BrokerDescription,
     SourceGroup,
     SourceQueue,
     SourceTopic,
@@ -141,7 +141,7 @@ class MigrationPlan:
 
 
 def plan_of(
-    rows: Sequence[BrokerRows],
+    rows: Sequence[BrokerDescription],
     choices: Choices,
     known: Mapping[SourceQueue, int],
     types: Mapping[str, str],
@@ -180,7 +180,7 @@ def plan_of(
     return MigrationPlan(topics, groups, skipped, _positions(rows, topics, groups))
 
 
-def retrying(rows: Sequence[BrokerRows]) -> dict[str, list[tuple[SourceQueue, int]]]:
+def retrying(rows: Sequence[BrokerDescription]) -> dict[str, list[tuple[SourceQueue, int]]]:
     """Return consumer group -> queues of its retry topics, each with the group's offset there."""
     found: dict[str, list[tuple[SourceQueue, int]]] = {}
     for row in rows:
@@ -277,7 +277,7 @@ def _planned_group(parts: Sequence[SourceGroup]) -> PlannedGroup:
 
 
 def _positions(
-    rows: Sequence[BrokerRows],
+    rows: Sequence[BrokerDescription],
     topics: Mapping[str, PlannedTopic],
     groups: Mapping[str, PlannedGroup],
 ) -> dict[tuple[str, str], dict[SourceQueue, int]]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from strata_cli.migrate.plan import MigrationPlan
 from strata_cli.migrate.source_rows import SourceQueue
 from strata_cli.migrate.state import MigrationState
-from strata_cli.migrate.target import Target
+from strata_cli.migrate.target import MigrationTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,9 @@ def _cursors_in(
     return {group: cursors.get(group, following) for group in positions}
 
 
-async def set_cursors(plan: MigrationPlan, state: MigrationState, target: Target) -> SetCursors:
+async def set_cursors(
+    plan: MigrationPlan, state: MigrationState, target: MigrationTarget
+) -> SetCursors:
     """Set the cursors of consumer groups at the target.
 
     Raises:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from strata_cli.errors import CliError
 from strata_cli.migrate.connections import RemotingConnections, SourceRefusedError
 from strata_cli.migrate.source_rows import (
-    BrokerRows,
+    BrokerDescription,
     SourceBroker,
     SourceQueue,
     brokers_of,
@@ -40,7 +40,7 @@ _SUBSCRIPTION = 4
 _NOTHING = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
 
-class Window(NamedTuple):
+class Retained(NamedTuple):
     """The retained part of a queue: from `begin` to before `end`."""
 
     begin: int
@@ -48,7 +48,7 @@ class Window(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
+class PulledBatch:
     """The messages that one pull found.
 
     Attributes:
@@ -59,19 +59,19 @@ class Pulled:
 
     messages: Sequence[PulledMessage]
     next_offset: int
-    window: Window
+    window: Retained
 
 
-class Source(Protocol):
+class MigrationSource(Protocol):
     """A cluster that is copied."""
 
-    async def describe(self) -> Sequence[BrokerRows]:
+    async def describe(self) -> Sequence[BrokerDescription]:
         """Return what its brokers say, by broker name."""
 
-    async def window(self, queue: SourceQueue) -> Window:
+    async def window(self, queue: SourceQueue) -> Retained:
         """Return the retained part of a queue."""
 
-    async def pull(self, queue: SourceQueue, offset: int, count: int) -> Pulled:
+    async def pull(self, queue: SourceQueue, offset: int, count: int) -> PulledBatch:
         """Return messages of a queue from an offset on: at most `count`, maybe none."""
 
 
@@ -88,8 +88,8 @@ class RocketMqSource:
         self._nameservers = nameservers
         self._addresses: dict[str, str] = {}
 
-    async def describe(self) -> Sequence[BrokerRows]:
-        """See `Source.describe`.
+    async def describe(self) -> Sequence[BrokerDescription]:
+        """See `MigrationSource.describe`.
 
         Raises:
             CliError: a server cannot be reached, refuses, or its answer cannot be read.
@@ -99,8 +99,8 @@ class RocketMqSource:
             raise CliError("the nameserver knows no master: nothing can be copied", "not_found")
         return [await self._rows(broker) for broker in brokers]
 
-    async def window(self, queue: SourceQueue) -> Window:
-        """See `Source.window`.
+    async def window(self, queue: SourceQueue) -> Retained:
+        """See `MigrationSource.window`.
 
         Raises:
             CliError: see `describe`.
@@ -111,10 +111,10 @@ class RocketMqSource:
             self._call(queue.broker, RequestCode.GET_MAX_OFFSET, fields),
         )
         first = max(0, begin.number("offset"))
-        return Window(first, max(first, end.number("offset")))
+        return Retained(first, max(first, end.number("offset")))
 
-    async def pull(self, queue: SourceQueue, offset: int, count: int) -> Pulled:
-        """See `Source.pull`.
+    async def pull(self, queue: SourceQueue, offset: int, count: int) -> PulledBatch:
+        """See `MigrationSource.pull`.
 
         Raises:
             CliError: see `describe`; also when a message is damaged.
@@ -139,11 +139,13 @@ class RocketMqSource:
             raise SourceRefusedError(address, answer)
         try:
             messages = decode_messages(answer.body) if answer.code == ResponseCode.SUCCESS else []
-            window = Window(answer.number("minOffset"), answer.number("maxOffset"))
+            window = Retained(answer.number("minOffset"), answer.number("maxOffset"))
             next_offset = answer.number("nextBeginOffset")
         except RemotingError as error:
             raise CliError(f"{queue} at offset {offset}: {error}") from None
-        return Pulled([one for one in messages if one.queue_offset >= offset], next_offset, window)
+        return PulledBatch(
+            [one for one in messages if one.queue_offset >= offset], next_offset, window
+        )
 
     async def _brokers(self) -> list[SourceBroker]:
         failure: CliError | None = None
@@ -160,12 +162,12 @@ class RocketMqSource:
             return brokers
         raise failure or CliError("no nameserver is given", "usage")
 
-    async def _rows(self, broker: SourceBroker) -> BrokerRows:
+    async def _rows(self, broker: SourceBroker) -> BrokerDescription:
         ask, address = self._connections.call, broker.address
         topics = await ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, {})
         groups = await ask(address, RequestCode.GET_ALL_SUBSCRIPTION_GROUP_CONFIG, {})
         positions = await ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, {})
-        return BrokerRows(
+        return BrokerDescription(
             broker, topics_of(topics.body), groups_of(groups.body), positions_of(positions.body)
         )
 

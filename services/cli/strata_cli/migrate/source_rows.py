@@ -94,7 +94,7 @@ class SourceGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerRows:
+class BrokerDescription:
     """All that one broker says.
 
     Attributes:

@@ -58,7 +58,7 @@ CREATE TABLE IF NOT EXISTS positions (
 """
 
 
-class Stored(NamedTuple):
+class StoredCopy(NamedTuple):
     """A copied message at the target, and where it came from."""
 
     target_offset: int
@@ -97,7 +97,7 @@ class QueueState:
 
 
 @dataclass(slots=True)
-class Progress:
+class BatchProgress:
     """The work of one batch of a source queue; numbers as in `QueueState`."""
 
     next_offset: int
@@ -203,7 +203,7 @@ class MigrationState:
             ).fetchone()
         return int(found)
 
-    def advance(self, queue: SourceQueue, done: Progress) -> None:
+    def advance(self, queue: SourceQueue, done: BatchProgress) -> None:
         """Note that a batch of a source queue is at the target."""
         with self._changing() as rows:
             (digest,) = rows.execute(
@@ -246,7 +246,7 @@ class MigrationState:
                 "INSERT OR IGNORE INTO targets VALUES (?, ?, ?, ?)", (topic, number, offset, offset)
             )
 
-    def absorb(self, topic: str, number: int, found: Iterable[Stored], read_to: int) -> None:
+    def absorb(self, topic: str, number: int, found: Iterable[StoredCopy], read_to: int) -> None:
         """Note copied messages that were found in a queue of the target, which was read so far."""
         with self._changing() as rows:
             last = rows.execute(
@@ -347,13 +347,13 @@ def only_run(path: Path) -> Iterator[None]:
 _Run = tuple[int, str, int, int, int]
 
 
-def _joined(last: _Run | None, found: Iterable[Stored]) -> list[_Run]:
+def _joined(last: _Run | None, found: Iterable[StoredCopy]) -> list[_Run]:
     """Return the runs of messages, the first joined with the last known run if it follows it."""
     runs: list[_Run] = [] if last is None else [last]
     for one in found:
         if runs:
             target, broker, queue, source, count = runs[-1]
-            follows = one == Stored(target + count, broker, queue, source + count)
+            follows = one == StoredCopy(target + count, broker, queue, source + count)
             if follows:
                 runs[-1] = target, broker, queue, source, count + 1
                 continue

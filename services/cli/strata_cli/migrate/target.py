@@ -26,7 +26,6 @@ _TRANSIENT_CODES = frozenset(
     (
         definition_pb2.TOO_MANY_REQUESTS,
         definition_pb2.INTERNAL_SERVER_ERROR,
-        definition_pb2.INTERNAL_ERROR,
         definition_pb2.PROXY_TIMEOUT,
         definition_pb2.HA_NOT_AVAILABLE,
         definition_pb2.MASTER_PERSISTENCE_TIMEOUT,
@@ -83,7 +82,7 @@ class Scanned(NamedTuple):
     min_offset: int
 
 
-class Target(Protocol):
+class MigrationTarget(Protocol):
     """A cluster that takes a copy; every call may raise `CliError`."""
 
     @property
@@ -142,7 +141,7 @@ class StrataTarget:
         self.namespace = namespace
 
     async def topic(self, name: str) -> TargetTopic | None:
-        """See `Target.topic`."""
+        """See `MigrationTarget.topic`."""
         request = admin_pb2.GetTopicRequest(namespace=self.namespace, name=name)
         try:
             found = await self._call(self._client.admin.GetTopic, request)
@@ -155,7 +154,7 @@ class StrataTarget:
         return TargetTopic(kind, found.topic.queue_count, ends)
 
     async def make_topic(self, name: str, topic_type: str, queue_count: int) -> None:
-        """See `Target.make_topic`."""
+        """See `MigrationTarget.make_topic`."""
         topic = meta_pb2.Topic(
             namespace=self.namespace,
             name=name,
@@ -166,13 +165,13 @@ class StrataTarget:
         await self._call(self._client.admin.CreateTopic, request)
 
     async def grow_topic(self, name: str, queue_count: int) -> None:
-        """See `Target.grow_topic`."""
+        """See `MigrationTarget.grow_topic`."""
         topic = meta_pb2.Topic(namespace=self.namespace, name=name, queue_count=queue_count)
         request = admin_pb2.UpdateTopicRequest(topic=topic, update_mask=["queue_count"])
         await self._call(self._client.admin.UpdateTopic, request)
 
     async def cursors(self, group: str) -> Mapping[tuple[str, int], int] | None:
-        """See `Target.cursors`."""
+        """See `MigrationTarget.cursors`."""
         request = admin_pb2.GetConsumerGroupRequest(namespace=self.namespace, name=group)
         try:
             found = await self._call(self._client.admin.GetConsumerGroup, request)
@@ -183,7 +182,7 @@ class StrataTarget:
         return {(each.topic, each.queue): each.cursor for each in found.queues}
 
     async def make_group(self, group: PlannedGroup) -> None:
-        """See `Target.make_group`."""
+        """See `MigrationTarget.make_group`."""
         row = meta_pb2.ConsumerGroup(
             namespace=self.namespace,
             name=group.name,
@@ -200,7 +199,7 @@ class StrataTarget:
         await self._call(self._client.admin.CreateConsumerGroup, request)
 
     async def set_cursor(self, group: str, topic: str, queue: int, offset: int) -> int:
-        """See `Target.set_cursor`."""
+        """See `MigrationTarget.set_cursor`."""
         request = admin_pb2.ResetConsumerGroupRequest(
             namespace=self.namespace, name=group, topic=topic, queues=[queue], offset=offset
         )
@@ -208,7 +207,7 @@ class StrataTarget:
         return int(state.cursor)
 
     async def send(self, queue: int, messages: Sequence[definition_pb2.Message]) -> Sequence[str]:
-        """See `Target.send`."""
+        """See `MigrationTarget.send`."""
         request = service_pb2.SendMessageRequest(messages=messages)
         response = await asyncio.to_thread(self._send, queue, request)
         if response.status.code == definition_pb2.OK:
@@ -241,7 +240,7 @@ class StrataTarget:
         return response
 
     async def scan(self, topic: str, queue: int, offset: int) -> Scanned:
-        """See `Target.scan`."""
+        """See `MigrationTarget.scan`."""
         request = admin_pb2.ScanQueueRequest(
             namespace=self.namespace, topic=topic, queue=queue, offset=offset
         )
@@ -255,7 +254,7 @@ class StrataTarget:
         )
 
     async def has_message(self, topic: str, message_id: str) -> bool:
-        """See `Target.has_message`."""
+        """See `MigrationTarget.has_message`."""
         request = admin_pb2.FindMessagesRequest(
             namespace=self.namespace, topic=topic, message_id=message_id, max_messages=1
         )

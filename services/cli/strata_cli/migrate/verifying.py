@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from strata_cli.migrate.messages import added, digest_of, origin_of
 from strata_cli.migrate.source_rows import SourceQueue
 from strata_cli.migrate.state import MigrationState, QueueState
-from strata_cli.migrate.target import Target
+from strata_cli.migrate.target import MigrationTarget
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class VerifiedQueue:
     problem: str
 
 
-async def verify(state: MigrationState, target: Target) -> list[VerifiedQueue]:
+async def verify(state: MigrationState, target: MigrationTarget) -> list[VerifiedQueue]:
     """Read the target and compare.
 
     Raises:
@@ -57,7 +57,9 @@ async def verify(state: MigrationState, target: Target) -> list[VerifiedQueue]:
     return verified
 
 
-async def _sums(state: MigrationState, target: Target, topic: str) -> Mapping[SourceQueue, Sum]:
+async def _sums(
+    state: MigrationState, target: MigrationTarget, topic: str
+) -> Mapping[SourceQueue, Sum]:
     sums: dict[SourceQueue, Sum] = {}
     for number, (first, read_to) in (await asyncio.to_thread(state.targets, topic)).items():
         offset = first
