@@ -14,7 +14,7 @@ from strata_remoting import RequestCode
 from tests.e2e.standalone import HOST
 from tests.parts.required import absent
 
-START_LIMIT_S = 90.0
+START_LIMIT_S = 140.0
 BROKER_NAME = "broker-a"
 _READ_AND_WRITE = 6
 

@@ -285,6 +285,39 @@ async def test_a_cursor_never_passes_a_message_that_was_sent_to_the_target(tmp_p
     assert target.set["readers", "plain", 0] == 7
 
 
+async def test_following_goes_on_until_it_is_stopped(tmp_path: Path) -> None:
+    """Messages that come are copied, although calls fail at random; a stop ends it in order."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    faults = Faults(busy_at=frozenset(n for n in range(10_000) if chance.random() < 0.1))
+    source, target, path = MemorySource(faults), MemoryTarget(faults), tmp_path / "s.db"
+    source.add_topic("a", "t", 2, "NORMAL")
+    queues = [SourceQueue("t", "a", number) for number in range(2)]
+    state, pauses = MigrationState(path), 0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal pauses
+        pauses += 1
+        source.add(queues[pauses % 2])
+        source.positions["g", queues[0]] = len(source.messages[queues[0]])
+        if pauses == 40:
+            copier.stop()
+        await asyncio.sleep(0)
+
+    copier = Copier(
+        source, target, state, pace=unlimited(), options=CopyOptions(workers=2), sleep=sleep
+    )
+    await Migration(source, target, Choices()).follow(state, copier, 1.0)
+    state.close()
+    faults.busy_at = frozenset()
+    assert len(target.bodies("t")[0]) > 10
+    await run(source, target, path)
+    assert target.bodies("t") == [[one.body for one in source.messages[each]] for each in queues]
+    assert target.set["g", "t", 0] == len(source.messages[queues[0]])
+    assert await problems(target, path) == []
+
+
 async def test_a_refused_message_ends_the_run_or_is_noted(tmp_path: Path) -> None:
     """The error names the message; with --skip-refused all others are copied."""
     source, target, path = furnished(), MemoryTarget(), tmp_path / "s.db"

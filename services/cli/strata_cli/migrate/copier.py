@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -127,9 +126,19 @@ class Copier:
 
     async def pause(self, pause_s: float) -> None:
         """Wait for so many seconds, or until `stop` is called."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pause_s):
-                await self._stop.wait()
+        waits = [
+            asyncio.ensure_future(self._stop.wait()),
+            asyncio.ensure_future(self._nap(pause_s)),
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+
+    async def _nap(self, pause_s: float) -> bool:
+        await self._sleep(pause_s)
+        return False
 
     async def copy(self, plan: MigrationPlan) -> None:
         """Copy what the source's queues hold at the begin of each lane.

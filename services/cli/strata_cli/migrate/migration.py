@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from strata_cli.errors import CliError
+from strata_cli.migrate.connections import SourceUnreachableError
 from strata_cli.migrate.copier import Copier
 from strata_cli.migrate.plan import Choices, MigrationPlan, PlannedTopic, plan_of, retrying
 from strata_cli.migrate.positions import SetCursors, set_cursors
 from strata_cli.migrate.source import MigrationSource, Retained
 from strata_cli.migrate.source_rows import BrokerDescription, SourceQueue
 from strata_cli.migrate.state import MigrationState, QueueState
-from strata_cli.migrate.target import MigrationTarget
+from strata_cli.migrate.target import MigrationTarget, TargetBusyError
 
 _WINDOWS_AT_ONCE = 32
+_MOST_FAILED_ROUNDS = 60
+_LEAST_PAUSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +120,22 @@ class Migration:
             The cursors of the last whole round.
 
         Raises:
-            CliError: see `run`.
+            CliError: see `run`; or one side could not be reached in too many rounds.
         """
-        last = SetCursors((), 0, ())
+        last, failures = SetCursors((), 0, ()), 0
         while True:
-            this = await self.run(state, copier)
+            try:
+                this = await self.run(state, copier)
+            except (SourceUnreachableError, TargetBusyError):
+                # A server that restarts is no reason to stop following.
+                failures += 1
+                if failures == _MOST_FAILED_ROUNDS or copier.stopping:
+                    raise
+                await copier.pause(max(pause_s, _LEAST_PAUSE_S))
+                continue
             if copier.stopping:
                 return last
-            last = this
+            last, failures = this, 0
             await copier.pause(pause_s)
 
     async def _plan(
