@@ -43,6 +43,9 @@ _TRANSIENT_STATUSES = frozenset(
 
 Answer = TypeVar("Answer")
 
+_SCANS_AT_ONCE = 2
+"""A broker refuses more scans at the same time by default (`pull.max_bytes_in_flight`)."""
+
 
 class TargetBusyError(CliError):
     """The target did not answer, or cannot answer now; a repeat may succeed."""
@@ -139,6 +142,7 @@ class StrataTarget:
     def __init__(self, client: AdminClient, namespace: str) -> None:
         self._client = client
         self.namespace = namespace
+        self._scans = asyncio.Semaphore(_SCANS_AT_ONCE)
 
     async def topic(self, name: str) -> TargetTopic | None:
         """See `MigrationTarget.topic`."""
@@ -244,7 +248,8 @@ class StrataTarget:
         request = admin_pb2.ScanQueueRequest(
             namespace=self.namespace, topic=topic, queue=queue, offset=offset
         )
-        found = await self._call(self._client.admin.ScanQueue, request)
+        async with self._scans:
+            found = await self._call(self._client.admin.ScanQueue, request)
         parse = definition_pb2.Message.FromString
         return Scanned(
             [(one.offset, parse(one.message)) for one in found.messages],
