@@ -231,17 +231,17 @@ class MemoryTarget:
         """See `MigrationTarget`."""
         self.faults.begin()
         self.sends.append((queue, len(messages)))
-        reasons = []
-        for message in messages:
+        # A request with one bad message is refused whole.
+        reason = next(filter(None, (self.refuses.get(each.body) for each in messages)), "")
+        for message in () if reason else messages:
             topic = self.topics[message.topic.name]
-            reasons.append(self.refuses.get(message.body, ""))
-            if reasons[-1] or (self.dedupes and self._has(topic, message)):
+            if self.dedupes and self._has(topic, message):
                 continue
             group = message.system_properties.message_group
             place = fifo_queue(group, len(topic.queues)) if group else queue
             topic.queues[place].append(message)
         self.faults.end()
-        return reasons
+        return [reason] * len(messages)
 
     async def scan(self, topic: str, queue: int, offset: int) -> Scanned:
         """See `MigrationTarget`."""

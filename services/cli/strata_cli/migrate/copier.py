@@ -262,16 +262,33 @@ class Copier:
                     self._state.stored_from, one.queue, one.offset
                 )
                 is_uncertain = False
-            left = [each for each in batch.messages if each[0] not in one.stored]
+            done = one.stored | {offset for offset, _ in batch.refusals}
+            left = [each for each in batch.messages if each[0] not in done]
             if not left:
                 return
             is_uncertain = True
-            reasons = await self._target.send(one.number, [message for _, message in left])
-            for (offset, _), reason in zip(left, reasons, strict=True):
-                if reason:
-                    self._refused(one, batch, offset, reason)
+            await self._send_some(one, batch, left)
 
         await self._repeat(attempt)
+
+    async def _send_some(
+        self,
+        one: _QueueCopy,
+        batch: _Batch,
+        some: Sequence[tuple[int, definition_pb2.Message]],
+    ) -> None:
+        """Send messages in order; find out which of them are refused.
+
+        A request with one bad message is refused whole, so its halves are sent in turn.
+        """
+        reasons = await self._target.send(one.number, [message for _, message in some])
+        left = [each for each, reason in zip(some, reasons, strict=True) if reason]
+        if left and len(some) == 1:
+            self._refused(one, batch, left[0][0], reasons[0])
+        elif left:
+            half = (len(left) + 1) // 2
+            for part in filter(None, (left[:half], left[half:])):
+                await self._send_some(one, batch, part)
 
     async def _note(
         self, topic: PlannedTopic, one: _QueueCopy, batch: _Batch, numbers: Iterable[int]
