@@ -86,6 +86,7 @@ class MemorySource:
         positions: (consumer group, source queue) -> offset.
         messages: of each queue; begins at the queue's first retained offset.
         most_pulled: messages of one pull.
+        silent: so many pulls that find nothing, although something is there.
     """
 
     def __init__(self, faults: Faults | None = None) -> None:
@@ -95,6 +96,7 @@ class MemorySource:
         self.positions: dict[tuple[str, SourceQueue], int] = {}
         self.messages: dict[SourceQueue, list[PulledMessage]] = {}
         self.most_pulled = 3
+        self.silent = 0
 
     def add_topic(self, broker: str, name: str, queues: int, message_type: str = "") -> None:
         """Make a topic at a broker."""
@@ -141,6 +143,10 @@ class MemorySource:
         some = [one for one in held if one.queue_offset >= offset][: min(count, self.most_pulled)]
         if offset < window.begin:
             some = []
+        if self.silent:
+            self.silent -= 1
+            self.faults.end()
+            return PulledBatch([], offset, window)
         following = some[-1].queue_offset + 1 if some else max(offset, window.begin)
         self.faults.end()
         return PulledBatch(some, following, window)

@@ -16,6 +16,7 @@ from strata_cli.migrate.migration import Migration
 from strata_cli.migrate.pace import CopyPace
 from strata_cli.migrate.plan import Choices
 from strata_cli.migrate.positions import SetCursors
+from strata_cli.migrate.source import PulledBatch
 from strata_cli.migrate.source_rows import SourceGroup, SourceQueue
 from strata_cli.migrate.state import MigrationState
 from strata_cli.migrate.verifying import verify
@@ -346,6 +347,44 @@ async def test_messages_that_the_source_deleted_are_counted(tmp_path: Path) -> N
     state = MigrationState(path)
     assert [(each.copied, each.expired) for each in state.queues()] == [(5, 3)]
     state.close()
+
+
+async def test_a_source_that_gives_nothing_is_asked_again(tmp_path: Path) -> None:
+    """Nothing is passed over: the run waits, or ends with the place, and a repeat goes on."""
+    source, target, path = MemorySource(), MemoryTarget(), tmp_path / "s.db"
+    source.add_topic("a", "t", 1, "NORMAL")
+    queue = SourceQueue("t", "a", 0)
+    source.add(queue, 5)
+    source.silent = 4
+    await run(source, target, path)
+    assert len(target.bodies("t")[0]) == 5
+    source.add(queue, 5)
+    source.silent = 1_000
+    with pytest.raises(CliError, match="up to offset 10, and its broker gives none at 5"):
+        await run(source, target, path)
+    source.silent = 0
+    await run(source, target, path)
+    assert target.bodies("t")[0] == [b"t/a/0/%d" % offset for offset in range(10)]
+
+
+async def test_a_queue_that_became_shorter_ends_the_round(tmp_path: Path) -> None:
+    """A broker may lose what it had not flushed, between the begin of a round and a pull."""
+    source, target, path = MemorySource(), MemoryTarget(), tmp_path / "s.db"
+    source.add_topic("a", "t", 1, "NORMAL")
+    queue = SourceQueue("t", "a", 0)
+    source.add(queue, 9)
+    pull = source.pull
+
+    async def losing(queue: SourceQueue, offset: int, count: int) -> PulledBatch:
+        del source.messages[queue][4:]
+        return await pull(queue, offset, count)
+
+    source.pull = losing  # type: ignore[method-assign]
+    await run(source, target, path)
+    source.pull = pull  # type: ignore[method-assign]
+    source.add(queue, 2)
+    await run(source, target, path)
+    assert target.bodies("t")[0] == [b"t/a/0/%d" % offset for offset in range(6)]
 
 
 async def test_verify_finds_a_lost_and_a_changed_message(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from strata_cli.migrate.messages import UncopiableError, copied_message, digest_
 from strata_cli.migrate.messages import added as sum_of
 from strata_cli.migrate.pace import CopyPace
 from strata_cli.migrate.plan import MigrationPlan, PlannedTopic
-from strata_cli.migrate.source import MigrationSource
+from strata_cli.migrate.source import MigrationSource, PulledBatch
 from strata_cli.migrate.source_rows import SourceQueue
 from strata_cli.migrate.state import BatchProgress, MigrationState, StoredCopy
 from strata_cli.migrate.target import MigrationTarget, TargetBusyError
@@ -206,7 +206,7 @@ class Copier:
             if room <= 0:
                 break
             at = batch.next_offset
-            pulled = await self._repeat(partial(self._source.pull, one.queue, at, room))
+            pulled = await self._repeat(partial(self._pull, one.queue, at, room))
             for message in pulled.messages:
                 self._take(topic, one, batch, message)
             if pulled.messages:
@@ -217,9 +217,19 @@ class Copier:
                 batch.expired += max(0, min(pulled.window.begin, one.end) - at)
                 batch.next_offset = pulled.next_offset
             else:
-                # Nothing is there although the queue said so: the rest of this round is gone.
-                batch.next_offset = one.end
+                # The queue became shorter: its broker lost what it had not flushed.
+                one.end = at
         return batch
+
+    async def _pull(self, queue: SourceQueue, offset: int, count: int) -> PulledBatch:
+        """Return messages, or where to go on; a source that says nothing is asked again."""
+        pulled = await self._source.pull(queue, offset, count)
+        if not pulled.messages and pulled.next_offset <= offset < pulled.window.end:
+            raise SourceUnreachableError(
+                f"{queue} holds messages up to offset {pulled.window.end}, and its broker gives "
+                f"none at {offset}"
+            )
+        return pulled
 
     def _take(
         self, topic: PlannedTopic, one: _QueueCopy, batch: _Batch, pulled: PulledMessage
