@@ -10,7 +10,14 @@ from typing import Any
 from strata_cli.errors import CliError
 from strata_cli.migrate.connections import SourceUnreachableError
 from strata_cli.migrate.copier import Copier
-from strata_cli.migrate.plan import Choices, MigrationPlan, PlannedTopic, plan_of, retrying
+from strata_cli.migrate.plan import (
+    Choices,
+    MigrationPlan,
+    PlannedGroup,
+    PlannedTopic,
+    plan_of,
+    retrying,
+)
 from strata_cli.migrate.positions import SetCursors, set_cursors
 from strata_cli.migrate.source import MigrationSource, Retained
 from strata_cli.migrate.source_rows import BrokerDescription, SourceQueue
@@ -95,8 +102,7 @@ class Migration:
         for topic in plan.topics.values():
             await self._prepare(topic, state)
         for group in plan.groups.values():
-            if await self._target.cursors(group.name) is None:
-                await self._target.make_group(group)
+            await self._make_group(group)
         await copier.copy(plan)
         if copier.stopping:
             return SetCursors((), 0, ())
@@ -179,6 +185,21 @@ class Migration:
         for number in range(count):
             if number not in known:
                 await asyncio.to_thread(state.begin_target, topic.name, number, 0)
+
+    async def _make_group(self, group: PlannedGroup) -> None:
+        """Make a consumer group, unless it exists.
+
+        Raises:
+            CliError: the target refuses.
+        """
+        if await self._target.cursors(group.name) is not None:
+            return
+        try:
+            await self._target.make_group(group)
+        except CliError:
+            # Another run, of other topics, may have made it in between.
+            if await self._target.cursors(group.name) is None:
+                raise
 
     async def _windows(self, queues: Sequence[SourceQueue]) -> dict[SourceQueue, Retained]:
         """Return what queues hold; so many are asked at once."""
