@@ -7,7 +7,9 @@ STRATA_TEST_REQUIRE=all turns that into a failure.
 
 import os
 import re
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,11 @@ from tests.compat.drivers import LANGUAGES, TLS_BY_DEFAULT, Driver, Options, ins
 from tests.e2e.cluster import Cluster
 from tests.e2e.standalone import Standalone
 from tests.parts.required import absent
+
+# RocketMQ is installed and started as the benchmarks do it, and they are no installed package.
+ROOT = str(Path(__file__).resolve().parents[2])
+if ROOT not in sys.path:
+    sys.path.append(ROOT)
 
 
 class DriverPool:

@@ -23,7 +23,7 @@ from strata_cli.main import run
 
 PROGRAM = (sys.executable, "-m", "strata_cli.main")
 TIMEOUT_S = 60.0
-_WITH_LOOPS = ("kv", "tier")
+_WITH_LOOPS = ("kv", "migrate", "tier")
 
 
 class Done(NamedTuple):

@@ -6,12 +6,14 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """Kinds of requests that are served, or refused with a reason of their own."""
+    """Kinds of requests that StrataMQ serves, refuses with a reason of their own, or sends."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
     QUERY_CONSUMER_OFFSET = 14
     UPDATE_CONSUMER_OFFSET = 15
+    UPDATE_AND_CREATE_TOPIC = 17
+    GET_ALL_TOPIC_CONFIG = 21
     SEARCH_OFFSET_BY_TIMESTAMP = 29
     GET_MAX_OFFSET = 30
     GET_MIN_OFFSET = 31
@@ -24,12 +26,15 @@ class RequestCode(IntEnum):
     NOTIFY_CONSUMER_IDS_CHANGED = 40
     LOCK_BATCH_MQ = 41
     UNLOCK_BATCH_MQ = 42
+    GET_ALL_CONSUMER_OFFSET = 43
     CHECK_CLIENT_CONFIG = 46
     GET_KV_CONFIG = 101
     REGISTER_BROKER = 103
     UNREGISTER_BROKER = 104
     GET_ROUTEINFO_BY_TOPIC = 105
     GET_BROKER_CLUSTER_INFO = 106
+    UPDATE_AND_CREATE_SUBSCRIPTION_GROUP = 200
+    GET_ALL_SUBSCRIPTION_GROUP_CONFIG = 201
     SEND_MESSAGE_V2 = 310
     SEND_BATCH_MESSAGE = 320
     LITE_PULL_MESSAGE = 361

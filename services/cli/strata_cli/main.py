@@ -140,6 +140,12 @@ app.command(
     group=_USE,
 )
 app.command(
+    "strata_cli.commands.migrate:app",
+    name="migrate",
+    help="Copies a RocketMQ cluster into StrataMQ.",
+    group=_USE,
+)
+app.command(
     "strata_cli.commands.quota:app",
     name="quota",
     help="Limits of namespaces and topics.",

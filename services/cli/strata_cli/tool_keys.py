@@ -29,6 +29,23 @@ TOOL_KEYS = {
     "export": "`topics`: a list of `name`, `namespace`, `type`, `queues`, `retention`, "
     "`attributes`; `groups`: a list of `name`, `namespace`, `fifo`, `broadcast`, `max_attempts`, "
     "`backoff`, `lite_topic`, as `group create`",
+    "migrate plan": "`source`, `messages`, `topics`: a list of `topic`, `type`, `queues`, "
+    "`messages`, `exists` (at the target), `problem` (why it cannot be copied; empty: it can), "
+    "`notes`; `groups`: a list of `group`, `fifo`, `max_attempts`, `exists`, `topics` (where it "
+    "has a position), `retries` (messages that wait for a retry at the source); `skipped`: a list "
+    "of `kind` (topic or group), `name`, `reason`",
+    "migrate run": "`state` (the file), `stopped` (by Ctrl-C); of all runs together `messages`, "
+    "`bytes`, `repeated` (ids that the target had already), `refused`, `expired` (deleted at the "
+    "source before they were read); `cursors_set`, `cursors_kept`, `cursors_left_alone` (their "
+    "consumer groups consume at the target); with --dry-run as `migrate plan`",
+    "migrate status": "`source`, `messages`, `bytes`, `repeated`, `refused`, `expired` as in "
+    "`migrate run`, `queues`: a list of `topic`, `broker`, `queue`, `number` (of the queue at the "
+    "target), `first_offset` and `next_offset` (at the source; null: not begun), `copied`, "
+    "`bytes`, `repeated`, `refused`, `expired`, `digest`; `refusals`: a list of `topic`, "
+    "`broker`, `queue`, `offset`, `reason`",
+    "migrate verify": "`verified`, `wrong` (counts of queues), `queues`: a list as in `migrate "
+    "status`, with `found` (messages at the target) and `problem` (empty: counts and checksums "
+    "are equal). Exit code 1: a queue differs",
     "debug bundle": "`file`, `bytes`, `made_at_ms`, `files`: a list of `name`, `bytes`; `missing`: "
     "a list of `name`, `reason`",
     "profile list": "`file`, `profiles`: a list of profiles, as `profile show`",

@@ -28,7 +28,7 @@ from strata_broker.metadata.quotas import Quotas
 from strata_broker.metadata.requests import Caller, caller_of, time_for
 from strata_broker.sends.gathered_sends import GatheredSends
 from strata_broker.sends.message_groups import MessageGroups
-from strata_broker.sends.named_queue import named_queue
+from strata_broker.sends.named_queue import check_named_queue, named_queue
 from strata_broker.sends.outgoing import (
     MessagePreparer,
     ParsedSend,
@@ -291,6 +291,7 @@ class Sender:
     def _stage_pending(self, pending: PendingSend) -> None:
         topic, outgoing = pending.topic, pending.outgoing
         named = named_queue(pending.call)
+        check_named_queue(named, topic)
         parts = self.destinations(topic, outgoing, range(len(outgoing)), named)
         raft_group = parts[0][0].raft_group
         sharers = self.budget.sharers(pending.call)

@@ -1,0 +1,199 @@
+"""Connections to servers of RocketMQ's remoting protocol: requests out, answers in.
+
+Several requests share a connection; answers are matched by their number. A connection that fails,
+or that answers late, is closed, and the next request opens a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Mapping
+from contextlib import suppress
+
+from strata_cli.errors import CliError
+from strata_remoting import (
+    FrameLimits,
+    RemotingCommand,
+    RemotingError,
+    RemotingFrameReader,
+    ResponseCode,
+    Serialization,
+    encode_frame,
+)
+
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+"""Largest answer: the list of all topics of a large cluster is one frame."""
+
+MAX_WAITING = 64
+"""Most requests of one connection that wait for an answer; further requests wait for room."""
+
+_VERSION = 501  # V5_5_0 of the protocol has no meaning for the calls made here; 4.9 ignores it.
+_READ_BYTES = 1 << 18
+
+
+class SourceUnreachableError(CliError):
+    """A server of the source cannot be reached, or did not answer in time."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "unreachable")
+
+
+class SourceRefusedError(CliError):
+    """A server of the source answered with an error.
+
+    Attributes:
+        answer_code: a `ResponseCode`, or another number of RocketMQ's.
+    """
+
+    def __init__(self, address: str, answer: RemotingCommand) -> None:
+        super().__init__(f"{address} answered {answer.code}: {answer.remark[:300]}", "refused")
+        self.answer_code = answer.code
+
+
+class RemotingConnections:
+    """Open connections by address.
+
+    Args:
+        timeout_s: of one request, connecting included, in seconds.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._connections: dict[str, _Connection] = {}
+
+    async def ask(
+        self, address: str, code: int, fields: Mapping[str, object], body: bytes = b""
+    ) -> RemotingCommand:
+        """Send a request and return its answer, whatever it says.
+
+        Args:
+            address: HOST:PORT.
+            code: kind of the request.
+            fields: of its header.
+            body: of the request.
+
+        Raises:
+            SourceUnreachableError: there is no connection, or no answer in time.
+        """
+        texts = {name: _text(value) for name, value in fields.items()}
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                connection = await self._connection(address)
+                return await connection.ask(code, texts, body)
+        except (OSError, RemotingError, TimeoutError) as error:
+            await self._drop(address)
+            reason = str(error) or "no answer in time"
+            raise SourceUnreachableError(f"cannot reach {address}: {reason}") from None
+
+    async def call(
+        self, address: str, code: int, fields: Mapping[str, object], body: bytes = b""
+    ) -> RemotingCommand:
+        """Send a request and return its answer.
+
+        Raises:
+            SourceUnreachableError: see `ask`.
+            SourceRefusedError: the answer is not SUCCESS.
+        """
+        answer = await self.ask(address, code, fields, body)
+        if answer.code != ResponseCode.SUCCESS:
+            raise SourceRefusedError(address, answer)
+        return answer
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for address in list(self._connections):
+            await self._drop(address)
+
+    async def _connection(self, address: str) -> _Connection:
+        known = self._connections.get(address)
+        if known is not None and not known.ended:
+            return known
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise OSError("the address is not HOST:PORT")
+        reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        # Two requests may have connected at the same time; the first connection is used.
+        known = self._connections.get(address)
+        if known is not None and not known.ended:
+            writer.close()
+            return known
+        made = self._connections[address] = _Connection(reader, writer)
+        return made
+
+    async def _drop(self, address: str) -> None:
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            await connection.close()
+
+
+class _Connection:
+    """One connection and the task that reads its answers."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._numbers = itertools.count(1)
+        self._room = asyncio.Semaphore(MAX_WAITING)
+        self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self._task = asyncio.get_running_loop().create_task(self._read(), name="remoting answers")
+
+    @property
+    def ended(self) -> bool:
+        """Whether no answer can arrive any more."""
+        return self._task.done()
+
+    async def ask(self, code: int, fields: Mapping[str, str], body: bytes) -> RemotingCommand:
+        """Send a request and return its answer.
+
+        Raises:
+            OSError: the connection failed.
+        """
+        async with self._room:
+            if self.ended:
+                raise ConnectionError("the connection was closed")
+            command = RemotingCommand(code, next(self._numbers), fields, body, version=_VERSION)
+            answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+            self._waiting[command.opaque] = answer
+            try:
+                self._writer.write(encode_frame(command, Serialization.JSON))
+                await self._writer.drain()
+                return await answer
+            finally:
+                del self._waiting[command.opaque]
+
+    async def close(self) -> None:
+        """Close the connection; requests that wait fail."""
+        self._writer.close()
+        self._task.cancel()
+        await asyncio.wait((self._task,))
+        with suppress(OSError):
+            await self._writer.wait_closed()
+
+    async def _read(self) -> None:
+        limits = FrameLimits(max_frame_bytes=MAX_FRAME_BYTES, max_header_bytes=1 << 20)
+        frames = RemotingFrameReader(limits)
+        failure: Exception = ConnectionError("the connection was closed")
+        try:
+            while data := await self._reader.read(_READ_BYTES):
+                frames.feed(data)
+                for frame in frames.frames():
+                    self._take(frame.command)
+        except (OSError, RemotingError) as error:
+            failure = error
+        finally:
+            for answer in self._waiting.values():
+                if not answer.done():
+                    answer.set_exception(failure)
+
+    def _take(self, command: RemotingCommand) -> None:
+        """Give an answer to its request; requests of the server are of no interest here."""
+        answer = self._waiting.get(command.opaque) if command.is_response else None
+        if answer is not None and not answer.done():
+            answer.set_result(command)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
