@@ -76,6 +76,7 @@ PARTS = (
     Part("tests/contract/", TEST, 110),
     Part("tests/integration/test_raftos_subject.py", TEST, 15),
     Part("tests/integration/broker/", TEST, 180),
+    Part("tests/integration/broker/test_lite_topics.py", FULL, 60),
     Part("tests/integration/broker/test_remoting_consumers.py", TEST, 20),
     Part("tests/integration/broker/test_remoting_port.py", TEST, 20),
     Part("tests/integration/broker/test_remoting_sends.py", TEST, 20),

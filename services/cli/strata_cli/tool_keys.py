@@ -28,7 +28,7 @@ TOOL_KEYS = {
     "`field`, `before` (null: it is new), `after`",
     "export": "`topics`: a list of `name`, `namespace`, `type`, `queues`, `retention`, "
     "`attributes`; `groups`: a list of `name`, `namespace`, `fifo`, `broadcast`, `max_attempts`, "
-    "`backoff`, `lite_topic`, as `group create`",
+    "`backoff`, `lite_topic`, `lite_exclusive`, as `group create`",
     "debug bundle": "`file`, `bytes`, `made_at_ms`, `files`: a list of `name`, `bytes`; `missing`: "
     "a list of `name`, `reason`",
     "profile list": "`file`, `profiles`: a list of profiles, as `profile show`",
