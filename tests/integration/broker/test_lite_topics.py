@@ -142,8 +142,13 @@ def by_lite_topic(messages: Sequence[definition_pb2.Message]) -> dict[str, list[
     return dict(numbers)
 
 
-async def test_messages_come_to_subscribers_in_order(clients: list[Client]) -> None:
-    """Only those of subscribed lite topics, whichever broker was sent to, told or asked."""
+async def test_messages_come_to_subscribers_in_order(
+    cluster: ClusterUnderTest, clients: list[Client]
+) -> None:
+    """Only those of subscribed lite topics, whichever broker was sent to, told or asked.
+
+    All replicas have the same rows afterwards.
+    """
     names = [f"chat-{number}" for number in range(12)]
     for number in range(36):
         await send(clients[number % 2], [number], names[number % 12])
@@ -154,6 +159,8 @@ async def test_messages_come_to_subscribers_in_order(clients: list[Client]) -> N
     await subscribe(clients[1], *names[6:])
     got = await take(clients[0], 18)
     assert by_lite_topic(got) == {names[at]: [at, at + 12, at + 24] for at in range(6, 12)}
+    for raft_group in (1, 2):
+        await cluster.check_rows_equal(raft_group)
 
 
 async def test_a_message_wakes_the_receive_of_a_subscriber(clients: list[Client]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,25 @@ async def test_a_name_has_one_number_for_ever(tmp_path: Path) -> None:
         rows = await listed(node)
         assert list(rows) == sorted([*NAMES, "new"])
         assert (rows[NAMES[3]].number, rows[NAMES[3]].next_offset) == (both[0][3], 2)
+
+
+async def test_rows_that_are_lost_come_back_from_the_log(tmp_path: Path) -> None:
+    """Names, numbers, messages, and that a lite topic has ended."""
+    async with node_under_test(tmp_path) as node:
+        quiet, *rest = await number(node, *NAMES[:5])
+        node.clock.advance(LIFE_MS + 1_000)
+        for queue in rest:
+            await node.append([b"%d" % queue], queue=queue)
+        assert await expire(node) == 1
+        before = await listed(node)
+    shutil.rmtree(tmp_path / "state")
+    async with node_under_test(tmp_path) as node:
+        assert await listed(node) == before
+        assert set(before) == set(NAMES[1:5])
+        popped = await node.pop(queue=rest[0])
+        assert [one.message for one in popped.messages] == [b"%d" % rest[0]]
+        (anew,) = await number(node, NAMES[0])
+        assert anew not in (quiet, *rest)
 
 
 async def test_a_queue_that_is_no_lite_topic_takes_nothing(tmp_path: Path) -> None:

@@ -24,6 +24,9 @@ from strata_mq.requests import RequestError
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 
+# For so long a receive that does not wait looks at places.
+_SHORTEST_S = 1.0
+
 
 class LitePopper:
     """See the module docstring. Used on the event loop only."""
@@ -60,16 +63,17 @@ class LitePopper:
             RequestError: refused for good.
         """
         key = LiteKey(target.client_id, target.consumer_group_id, target.topic.topic_id)
-        deadline_s = self._clock.monotonic_s() + wait_ms / 1000
+        deadline_s = self._clock.monotonic_s() + max(wait_ms / 1000, _SHORTEST_S)
+        wait_until_s = self._clock.monotonic_s() + wait_ms / 1000
         while not ticket.ended:
             consumer = self._consumers.find(key)
             if consumer is not None:
                 consumer.heard_s = self._clock.monotonic_s()
-                popped = await self._round(consumer, target, pop_for, ticket)
+                popped = await self._round(consumer, target, pop_for, ticket, deadline_s)
                 if popped is not None:
                     self._pass_on(key)
                     return popped
-            left_s = deadline_s - self._clock.monotonic_s()
+            left_s = wait_until_s - self._clock.monotonic_s()
             if left_s <= 0 or ticket.ended:
                 break
             await self._wait(key, ticket, left_s)
@@ -97,15 +101,20 @@ class LitePopper:
             ticket.on_ended = None
 
     async def _round(
-        self, consumer: LiteConsumer, target: ReceiveTarget, pop_for: PopFor, ticket: PopTicket
+        self,
+        consumer: LiteConsumer,
+        target: ReceiveTarget,
+        pop_for: PopFor,
+        ticket: PopTicket,
+        deadline_s: float,
     ) -> Popped | None:
-        """Look at ready places until one has messages."""
+        """Look at ready places until one has messages, or the time is over."""
         # An earlier try of the same receive may have leases there, so that it is not news.
         first = consumer.attempts.pop(target.attempt, None)
         if first is not None and first in consumer.names:
             consumer.ready[first] = None
             consumer.ready.move_to_end(first, last=False)
-        while consumer.ready and not ticket.ended:
+        while consumer.ready and not ticket.ended and self._clock.monotonic_s() < deadline_s:
             place, _ = consumer.ready.popitem(last=False)
             if place != first and self._quiet.quiet_until_s(place):
                 continue

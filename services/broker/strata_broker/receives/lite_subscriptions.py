@@ -26,7 +26,7 @@ from strata_broker.metadata.requests import Caller, use_of
 from strata_broker.receives.lite_consumers import LiteConsumer, LiteConsumers, LiteKey
 from strata_broker.storage_client.quiet_places import ConsumerPlace
 from strata_broker.storage_client.storage_tier import StorageTier
-from strata_mq.requests import Code, RequestError, check_lite_topic
+from strata_mq.requests import Code, RequestError, check_consumer_group, check_lite_topic
 from strata_runtime.clock import Clock
 
 _RPC = "SyncLiteSubscription"
@@ -78,6 +78,7 @@ class LiteSubscriptions:
                 LITE_SUBSCRIPTION_QUOTA_EXCEEDED; or why the topic, the consumer group or a lite
                 topic cannot be used.
         """
+        check_consumer_group(request.group.name)
         topic = self._provisioner.topic(*caller.name_of(request.topic))
         group_name = caller.name_of(request.group)
         self._check_topic(topic)

@@ -209,8 +209,10 @@ class LiteLeader:
         for topic_id, number, name in islice(rows, self._options.expiry_batch):
             self._looked_at = (topic_id, number)
             lifetime_ms = lifetime_of(topic_id)
+            if lifetime_ms is None:
+                continue
             row = self._machine.queues.get(topic_id, number)
-            if lifetime_ms is None or row is None:
+            if row is None:
                 continue
             if now_ms - row.last_store_time_ms < lifetime_ms:
                 continue
