@@ -63,7 +63,16 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "docs/object-stores.md",
         ),
     ),
-    ("Use", ("docs/filters.md", "docs/priority.md", "docs/kv.md", "docs/spark.md")),
+    (
+        "Use",
+        (
+            "docs/filters.md",
+            "docs/priority.md",
+            "docs/lite-topics.md",
+            "docs/kv.md",
+            "docs/spark.md",
+        ),
+    ),
     ("Reference", ("docs/cli.md", "docs/configuration.md", "docs/metrics.md", "docs/protocol.md")),
     ("Runbooks", ("docs/runbooks/README.md", "docs/runbooks/*.md")),
     (

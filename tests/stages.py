@@ -77,6 +77,7 @@ PARTS = (
     Part("tests/contract/", TEST, 110),
     Part("tests/integration/test_raftos_subject.py", TEST, 15),
     Part("tests/integration/broker/", TEST, 180),
+    Part("tests/integration/broker/test_lite_topics.py", FULL, 60),
     Part("tests/integration/broker/test_remoting_admin.py", FULL, 45),
     Part("tests/integration/broker/test_remoting_consumers.py", TEST, 20),
     Part("tests/integration/broker/test_remoting_dead_letters.py", TEST, 25),

@@ -51,6 +51,7 @@ class Received:
     properties: dict[str, str]
     attempt: int
     offset: int | None
+    lite_topic: str | None = None
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,11 @@ class Driver:
         )
         return PushConsumer(self, name)
 
+    def lite(self, group: str, topic: str, failures: int = 0) -> "LiteConsumer":
+        """Start a lite push consumer of a topic of type LITE; its listener is that of `push`."""
+        name = self._start("lite", group=group, topic=topic, failures=failures)
+        return LiteConsumer(self, name)
+
     @property
     def ended(self) -> bool:
         """Whether the process is gone."""
@@ -252,6 +258,7 @@ class Producer(_Client):
         properties: Mapping[str, str] | None = None,
         deliver_at_ms: int | None = None,
         priority: int | None = None,
+        lite_topic: str | None = None,
     ) -> Receipt:
         """Send one message; with `size` the body is repeated, and cut, to so many bytes.
 
@@ -265,6 +272,7 @@ class Producer(_Client):
             "properties": properties,
             "deliver_at_ms": deliver_at_ms,
             "priority": priority,
+            "lite_topic": lite_topic,
         }
         given: dict[str, Any] = {
             name: value for name, value in optional.items() if value is not None
@@ -349,6 +357,22 @@ class PushConsumer(_Client):
                 timeout_ms=int(timeout_s * 1_000),
             )
         )
+
+
+class LiteConsumer(PushConsumer):
+    """A lite push consumer with its scripted listener."""
+
+    def subscribe(self, lite_topic: str) -> None:
+        """Subscribe to a lite topic."""
+        self._driver.call("subscribe_lite", name=self._name, lite_topic=lite_topic)
+
+    def unsubscribe(self, lite_topic: str) -> None:
+        """End a subscription."""
+        self._driver.call("unsubscribe_lite", name=self._name, lite_topic=lite_topic)
+
+    def lite_topics(self) -> list[str]:
+        """Return the subscriptions that the client believes it has."""
+        return list(self._driver.call("lite_topics", name=self._name)["lite_topics"])
 
 
 def installed(language: str) -> bool:

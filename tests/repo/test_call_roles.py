@@ -8,11 +8,11 @@ from strata.broker.v1 import peer_pb2
 from strata.kv.v1 import kv_storage_pb2
 from strata.meta.v1 import meta_pb2
 from strata.raft.v1 import raft_pb2
-from strata.storage.v1 import storage_pb2, tier_pb2
+from strata.storage.v1 import lite_pb2, storage_pb2, tier_pb2
 from strata_angelia.roles import ACCESS_OF, SERVICES, may_call
 from strata_runtime.roles import PeerRole
 
-FILES = (storage_pb2, tier_pb2, meta_pb2, raft_pb2, kv_storage_pb2, peer_pb2)
+FILES = (storage_pb2, tier_pb2, lite_pb2, meta_pb2, raft_pb2, kv_storage_pb2, peer_pb2)
 PATHS = {
     f"/{service.full_name}/{rpc.name}"
     for file in FILES

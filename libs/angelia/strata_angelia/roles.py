@@ -95,6 +95,7 @@ _TABLES = _Service(
     frozenset({STORAGE}),
     {(BROKER,): ("Write", "ReadIndex", "Read", "Scan", "Follow", "Dump", "Describe")},
 )
+_LITE = _Service(frozenset({STORAGE}), {(BROKER,): ("NumberLiteTopics", "ListLiteTopics")})
 _RAFT = _Service(
     frozenset({NAMESERVER, STORAGE}),
     {(NAMESERVER, STORAGE): ("Deliver", "FetchSnapshot")},
@@ -109,11 +110,12 @@ SERVICES: Mapping[str, _Service] = MappingProxyType(
         ),
         "strata.storage.v1.StorageService": _STORAGE,
         "strata.storage.v1.TierService": _TIER,
+        "strata.storage.v1.LiteService": _LITE,
         "strata.kv.v1.KvStorageService": _TABLES,
         "strata.raft.v1.RaftService": _RAFT,
         "strata.broker.v1.PeerService": _Service(
             frozenset({BROKER}),
-            {(BROKER,): ("ListClients", "CommandClient", "CountConnections")},
+            {(BROKER,): ("ListClients", "CommandClient", "CountConnections", "SyncLite")},
             among_equals=True,
         ),
     }

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from strata.meta.v1 import meta_pb2
 from strata_metadata.placement import PlacementTables, PlacementView
 from strata_metadata.tables import NO_RAFT_GROUP, put_row
-from strata_mq.tier_policy import TierPolicy, stored_policy
+from strata_mq.lite_policy import stored_lifetime_ms
+from strata_mq.tier_policy import DISABLED, TierPolicy, stored_policy
 
 __all__ = ["NO_RAFT_GROUP", "ClusterView", "TopicFacts"]
 
@@ -24,6 +25,7 @@ class TopicFacts(NamedTuple):
     Attributes:
         is_dead_letter: its queues have no slots.
         tier: how it uses the tier.
+        lite_lifetime_ms: how long its lite topics live without traffic; None: as long as it does.
     """
 
     retention_ms: int
@@ -31,6 +33,7 @@ class TopicFacts(NamedTuple):
     is_dead_letter: bool
     queue_count: int
     tier: TierPolicy
+    lite_lifetime_ms: int | None = None
 
 
 class ClusterView(PlacementView["_Tables"]):
@@ -75,6 +78,11 @@ class ClusterView(PlacementView["_Tables"]):
         """Return how long a topic keeps messages; None: there is no such topic."""
         topic = self._tables.topics.get(topic_id)
         return None if topic is None else topic.retention_ms
+
+    def lite_lifetime_ms(self, topic_id: int) -> int | None:
+        """Return how long lite topics of a parent live without traffic; None: without end."""
+        topic = self._tables.topics.get(topic_id)
+        return None if topic is None else topic.lite_lifetime_ms
 
     def tier_policy(self, topic_id: int) -> TierPolicy | None:
         """Return how a topic uses the tier; None: there is no such topic."""
@@ -141,10 +149,15 @@ class _Tables(PlacementTables):
             self.topics.pop(old, None)
         if not deleted:
             self.topic_ids[name] = topic.topic_id
+            is_lite = topic.type == meta_pb2.TOPIC_TYPE_LITE
             self.topics[topic.topic_id] = TopicFacts(
                 topic.retention_ms,
                 topic.slot_base,
                 topic.type == meta_pb2.TOPIC_TYPE_DEAD_LETTER,
                 topic.queue_count,
-                stored_policy(topic.attributes)._replace(namespace=topic.namespace),
+                # One object would have a range for each lite topic: they stay in the log.
+                (DISABLED if is_lite else stored_policy(topic.attributes))._replace(
+                    namespace=topic.namespace
+                ),
+                stored_lifetime_ms(topic.attributes) if is_lite else None,
             )

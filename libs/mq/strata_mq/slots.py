@@ -14,6 +14,12 @@ from strata_mq.layout.hashing import text_hash
 
 SLOT_COUNT = 4096
 
+FIRST_LITE_QUEUE = 1 << 20
+"""Queues of a topic of type LITE that have this number or a higher one are its lite topics."""
+
+MAX_QUEUE = (1 << 31) - 1
+"""Highest number of a queue: clients get it as a signed number of 32 bits."""
+
 _LENGTH = struct.Struct(">I")
 _WORD_MASK = (1 << 64) - 1
 # Odd constants with well spread bits: the finisher of a 64-bit multiply-and-shift mixer.
@@ -56,6 +62,22 @@ def priority_queue(priority: int, queue_count: int) -> int:
     RocketMQ's rule (`SendMessageProcessor` of 5.4 and later).
     """
     return min(priority, queue_count - 1)
+
+
+def lite_queue(turn: int, home: int, queue_count: int) -> int:
+    """Return the number of the lite topic that is the `turn`-th of its parent's queue.
+
+    Args:
+        turn: counts the lite topics whose names choose the same queue, from 0 on.
+        home: that queue.
+        queue_count: of the parent topic, which never changes.
+    """
+    return FIRST_LITE_QUEUE + turn * queue_count + home
+
+
+def lite_home(queue: int, queue_count: int) -> int:
+    """Return the queue of a parent topic that a lite topic's name chose, by its number."""
+    return (queue - FIRST_LITE_QUEUE) % queue_count
 
 
 def rendezvous(key: bytes, candidates: Sequence[int]) -> int:

@@ -27,6 +27,7 @@ from strata_mq.layout import (
 )
 from strata_mq.leases import Lease
 from strata_state.day_rows import EndedRows, IdRows, KeyRows
+from strata_state.lite_rows import LiteRows
 from strata_state.own_rows import MoveRows, OwnedRows, OwnRevisionRow, QueuePlaceRows
 from strata_state.pending_rows import PendingRows, PinRows
 from strata_state.ports import Row, RowBatch, StateStore
@@ -91,6 +92,10 @@ class QueueRows(RowsOfKind):
         rows = self._scan(self._prefix)
         return ((*layout.parse_queue_key(key), QueueRow.decode(value)) for key, value in rows)
 
+    def delete(self, batch: RowBatch, topic_id: int, queue: int) -> None:
+        """Remove a queue's row."""
+        batch.delete(layout.queue_key(self._raft_group, topic_id, queue))
+
     def delete_topic(self, batch: RowBatch, topic_id: int) -> None:
         """Remove a topic's rows."""
         self._delete(batch, self._prefix + _U32.pack(topic_id))
@@ -139,6 +144,10 @@ class CqRows(RowsOfKind):
         """Remove rows whose base is below `base_offset`."""
         prefix = layout.cq_prefix(self._raft_group, topic_id, queue)
         batch.delete_range(prefix, prefix + _U64.pack(base_offset))
+
+    def delete_queue(self, batch: RowBatch, topic_id: int, queue: int) -> None:
+        """Remove a queue's rows."""
+        self._delete(batch, layout.cq_prefix(self._raft_group, topic_id, queue))
 
     def delete_topic(self, batch: RowBatch, topic_id: int) -> None:
         """Remove a topic's rows."""
@@ -362,6 +371,7 @@ class GroupRows:
         self.ended = EndedRows(store, raft_group)
         self.traces = TraceRows(store, raft_group)
         self.client_names = ClientNameRows(store, raft_group)
+        self.lite = LiteRows(store, raft_group)
         self.tier = TierRows(store, raft_group)
         self.local = LocalRows(store, raft_group)
         self.unfinished = UnfinishedRow(store, raft_group)

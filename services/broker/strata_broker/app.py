@@ -45,6 +45,8 @@ from strata_broker.operators.windows import OwnWindows, WindowCollector, WindowO
 from strata_broker.receives.ack import Acknowledger, LeaseKeeper
 from strata_broker.receives.assembly import new_puller, new_receiver
 from strata_broker.receives.deliver import Deliverer
+from strata_broker.receives.lite_consumers import LiteConsumers
+from strata_broker.receives.lite_subscriptions import LiteSubscriptions
 from strata_broker.receives.unclaimed import Unclaimed
 from strata_broker.remoting.assembly import new_remoting
 from strata_broker.sends.checks import TransactionChecker
@@ -244,6 +246,7 @@ class BrokerApp:
             waiting=WaitingMessages(self._transactions, recaller),
             puller=self._puller,
             sessions=self.sessions,
+            lite=self._lite,
         )
         self._edge.set_hot_handler(SERVICE, hot)
         self._remoting = new_remoting(
@@ -271,6 +274,16 @@ class BrokerApp:
         calls = self._calls
         self._message_groups = MessageGroups()
         self.send_budget = SendBudget(calls.config.send, calls.metrics)
+        lite_consumers = LiteConsumers(calls.clock)
+        self._lite = LiteSubscriptions(
+            provisioner,
+            self._storage,
+            lite_consumers,
+            sessions=self.sessions,
+            telemetry=self._telemetry,
+            config=calls.config,
+            clock=calls.clock,
+        )
         self._receiver = new_receiver(
             self._identity.boot_id,
             provisioner,
@@ -279,6 +292,7 @@ class BrokerApp:
             filters,
             self.sessions,
             self._unclaimed,
+            lite_consumers,
             calls,
         )
         self._sender = Sender(
@@ -340,6 +354,7 @@ class BrokerApp:
                 routes=self._routes,
                 transactions=self._transactions,
                 edge=self._edge,
+                lite=self._lite,
             ),
             self._cluster,
             others=PeerNetwork(self._network, self._broker_channel),

@@ -26,7 +26,7 @@ DEFAULT_RETENTION_MS = 72 * 3_600_000
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
 _TOPIC_KEYS = ("type", "queues", "retention", "attributes")
-_GROUP_KEYS = ("fifo", "broadcast", "max_attempts", "backoff", "lite_topic")
+_GROUP_KEYS = ("fifo", "broadcast", "max_attempts", "backoff", "lite_topic", "lite_exclusive")
 _MASKS = {"queues": "queue_count", "retention": "retention_ms"}
 """Names of fields in update masks where they differ from those in the file."""
 
@@ -324,6 +324,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "max_attempts": _at_least_one,
     "backoff": _backoff,
     "lite_topic": _of_type(str, "a text"),
+    "lite_exclusive": _of_type(bool, "true or false"),
 }
 
 
@@ -350,7 +351,7 @@ def _topic_row(change: DeclaredChange, values: View) -> meta_pb2.Topic:
 
 def _group_row(change: DeclaredChange, values: View) -> meta_pb2.ConsumerGroup:
     row = meta_pb2.ConsumerGroup(namespace=change.namespace, name=change.name)
-    for key in ("fifo", "broadcast", "max_attempts", "lite_topic"):
+    for key in ("fifo", "broadcast", "max_attempts", "lite_topic", "lite_exclusive"):
         if key in values:
             setattr(row, key, values[key])
     backoff = cast("View | None", values.get("backoff"))

@@ -28,7 +28,7 @@ TOOL_KEYS = {
     "`field`, `before` (null: it is new), `after`",
     "export": "`topics`: a list of `name`, `namespace`, `type`, `queues`, `retention`, "
     "`attributes`; `groups`: a list of `name`, `namespace`, `fifo`, `broadcast`, `max_attempts`, "
-    "`backoff`, `lite_topic`, as `group create`",
+    "`backoff`, `lite_topic`, `lite_exclusive`, as `group create`",
     "migrate plan": "`source`, `messages`, `topics`: a list of `topic`, `type`, `queues`, "
     "`messages`, `exists` (at the target), `problem` (why it cannot be copied; empty: it can), "
     "`notes`; `groups`: a list of `group`, `fifo`, `max_attempts`, `exists`, `topics` (where it "

@@ -67,6 +67,7 @@ def group_view(group: meta_pb2.ConsumerGroup) -> View:
         "max_attempts": group.max_attempts,
         "backoff": backoff,
         "lite_topic": group.lite_topic,
+        "lite_exclusive": group.lite_exclusive,
         "consumer_group_id": group.consumer_group_id,
         "dead_letter_topic_id": group.dead_letter_topic_id,
         "created_at_ms": group.created_at_ms,

@@ -45,7 +45,8 @@ _ROWS = {
     # RocketMQ's table has no rows of the next two: these are ours.
     "RecallMessage": "ILLEGAL_TOPIC TOPIC_NOT_FOUND MESSAGE_PROPERTY_CONFLICT_WITH_TYPE "
     "INVALID_RECEIPT_HANDLE PROXY_TIMEOUT",
-    "SyncLiteSubscription": "NOT_IMPLEMENTED",
+    "SyncLiteSubscription": "ILLEGAL_TOPIC TOPIC_NOT_FOUND ILLEGAL_CONSUMER_GROUP "
+    "ILLEGAL_LITE_TOPIC LITE_SUBSCRIPTION_QUOTA_EXCEEDED",
 }
 
 _UNAUTHORIZED_NEVER = ("QueryRoute", "QueryAssignment")
@@ -91,16 +92,27 @@ NOT_PRODUCED: dict[tuple[str, str], str] = {
     ("NotifyClientTermination", "UNRECOGNIZED_CLIENT_TYPE"): "the request names no type, and a "
     "client that this broker has never heard of may say goodbye",
     ("EndTransaction", "ILLEGAL_CONSUMER_GROUP"): "the request names no consumer group",
-    ("SyncLiteSubscription", "OK"): "lite topics are a feature of their own",
-    ("SyncLiteSubscription", "INTERNAL_SERVER_ERROR"): _FROM_MEMORY,
+    ("SyncLiteSubscription", "INTERNAL_SERVER_ERROR"): "storage refuses only what is too much",
 }
 
 
 _REPLICAS = "test_code_matrix_replicas.py: three storage nodes that lose each other"
 
+_LITE = "test_lite_topics.py: two brokers with a topic of type LITE"
+
 _COMMANDED = "test_rocketmq_admin.py: a client answers a command over its settings stream"
 
 PRODUCED_ELSEWHERE: dict[tuple[str, str], str] = {
+    **{
+        ("SyncLiteSubscription", code): _LITE
+        for code in (
+            "OK",
+            "TOPIC_NOT_FOUND",
+            "ILLEGAL_CONSUMER_GROUP",
+            "ILLEGAL_LITE_TOPIC",
+            "LITE_SUBSCRIPTION_QUOTA_EXCEEDED",
+        )
+    },
     **{("ThreadStackTrace", code): _COMMANDED for code in ("OK", "NOT_IMPLEMENTED")},
     **{
         ("VerifyMessageResult", code): _COMMANDED

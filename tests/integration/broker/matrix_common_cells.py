@@ -225,9 +225,9 @@ CELLS = [
     ),
     Cell(
         "SyncLiteSubscription",
-        "NOT_IMPLEMENTED",
-        edited("SyncLiteSubscription", lambda _: None),
-        "lite topics are not supported yet",
+        "ILLEGAL_TOPIC",
+        edited("SyncLiteSubscription", assign("topic.name", TOPIC)),
+        f"topic {TOPIC} is not of type LITE",
     ),
     Cell(
         "Heartbeat",

@@ -171,6 +171,7 @@ RIGHTS: dict[str, tuple[str, ...]] = {
     PEER + "ListClients": BROKERS,
     PEER + "CommandClient": BROKERS,
     PEER + "CountConnections": BROKERS,
+    PEER + "SyncLite": BROKERS,
 }
 """RPC -> the rights that it takes: resource and one of these actions. They are the contract."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Node
 
@@ -126,13 +124,18 @@ def test_a_reset_that_is_only_shown_moves_nothing(node: Node) -> None:
     assert done["queues"][0]["cursor"] == 0
 
 
-@pytest.mark.parametrize("kind", ["LITE"])
-def test_topics_of_types_that_nobody_can_send_to(node: Node, kind: str) -> None:
-    """They are refused when they are made, and the text says what is missing."""
-    done = node.strata("topic", "create", "later", "--type", kind)
-    assert (done.returncode, done.stdout) == (4, "")
-    assert done.stderr == f"strata: topic later: topics of type {kind} are not supported yet\n"
-    assert node.strata("topic", "show", "later").returncode == 3
+def test_parents_of_lite_topics_on_the_command_line(node: Node) -> None:
+    """Their queues are fixed, and so is their type; a lifetime is a number of minutes."""
+    options = ("--type", "LITE", "--queues", "4", "--attribute", "lite.topic.expiration=60")
+    made = node.json("topic", "create", "sessions", *options)
+    assert (made["type"], made["queues"]) == ("LITE", 4)
+    wrong = ("--attribute", "lite.topic.expiration=x")
+    for change in (("--queues", "8"), ("--type", "NORMAL"), wrong):
+        done = node.strata("topic", "update", "sessions", *change)
+        assert (done.returncode, done.stdout) == (4, ""), change
+        assert done.stderr.startswith("strata: topic sessions"), done.stderr
+    group = node.json("group", "create", "lg", "--lite-topic", "sessions", "--lite-exclusive")
+    assert (group["lite_topic"], group["lite_exclusive"]) == ("sessions", True)
 
 
 def test_priorities_on_the_command_line(node: Node) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -11,8 +11,10 @@ from strata.storage.v1 import storage_pb2
 from strata_broker.base.receive_config import ReceiveSection
 from strata_broker.base.storage_client_config import StorageClientSection
 from strata_broker.metadata.metadata import MetadataView
-from strata_broker.receives.popper import Popped, Popper
+from strata_broker.receives.lite_popper import LitePopper
+from strata_broker.receives.popper import Popper
 from strata_broker.receives.serving_order import ServingOrders
+from strata_broker.receives.targets import Popped
 from strata_broker.receives.waiting_room import WaitingRoom
 from strata_broker.storage_client.quiet_places import ConsumerPlace, QuietPlaces
 from strata_runtime.clock import Clock, SystemClock
@@ -67,7 +69,9 @@ def new_popper(
         metrics=Metrics.disabled(),
     )
     orders = ServingOrders(section, Metrics.disabled())
-    return Popper(view, storage, room, orders=orders, config=section, clock=clock)
+    # No test of this popper has a topic of type LITE.
+    lite = cast("LitePopper", None)
+    return Popper(view, storage, room, orders=orders, lite=lite, config=section, clock=clock)
 
 
 def deliverable(*places: ConsumerPlace) -> Iterable[storage_pb2.DeliverablePlace]:

@@ -16,7 +16,6 @@ from strata_testing.broker.fake_storage import FakeStorage
 
 SERVICE = service_pb2.DESCRIPTOR.services_by_name["MessagingService"]
 RPCS = [method.name for method in SERVICE.methods if method.name != "Telemetry"]
-LATER = ["SyncLiteSubscription"]
 
 
 async def answer(edge: FakeEdge, rpc: str, data: bytes, metadata: dict[str, str]) -> Message:
@@ -51,15 +50,6 @@ async def test_a_call_without_client_id(edge: FakeEdge, rpc: str) -> None:
         definition_pb2.CLIENT_ID_REQUIRED,
         "client id cannot be empty",
     )
-
-
-@pytest.mark.parametrize("rpc", LATER)
-async def test_later_rpcs_are_not_implemented(edge: FakeEdge, rpc: str) -> None:
-    """NOT_IMPLEMENTED with a clear text."""
-    response = await answer(edge, rpc, b"", {"x-mq-client-id": "c"})
-    status = response.status  # type: ignore[attr-defined]
-    assert status.code == definition_pb2.NOT_IMPLEMENTED
-    assert status.message.endswith("not supported yet")
 
 
 EMPTY = {

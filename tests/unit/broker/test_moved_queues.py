@@ -14,7 +14,8 @@ from strata.storage.v1 import storage_pb2
 from strata_broker.base import errors
 from strata_broker.metadata.metadata import LEADER_CHOOSES, MetadataView, TopicRow
 from strata_broker.metadata.places import ANY_QUEUE, PopPlace, Wanted, places_of
-from strata_broker.receives.popper import Popped, Popper, ReceiveTarget
+from strata_broker.receives.popper import Popper
+from strata_broker.receives.targets import Popped, ReceiveTarget
 from strata_broker.storage_client import epochs
 from strata_broker.storage_client.epochs import epoch_of
 from strata_broker.storage_client.pop_ends import PopTicket

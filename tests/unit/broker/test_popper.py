@@ -11,7 +11,7 @@ import pytest
 from strata.storage.v1 import storage_pb2
 from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.metadata.places import ANY_QUEUE, PopPlace, Wanted
-from strata_broker.receives.popper import Popped, ReceiveTarget
+from strata_broker.receives.targets import Popped, ReceiveTarget
 from strata_broker.storage_client.pop_ends import PopTicket
 from strata_broker.storage_client.quiet_places import ConsumerPlace, Look, QuietPlaces
 from strata_testing import until

@@ -228,18 +228,6 @@ async def test_messages_of_two_topics_and_none_are_refused(client: Client) -> No
     assert (await client.send()).status.code == definition_pb2.MESSAGE_CORRUPTED
 
 
-async def test_later_types_are_not_implemented(
-    app: BrokerApp, client: Client, meta: FakeMeta
-) -> None:
-    """Topics of later types exist; their messages are answered with a clear text."""
-    meta.add_topic("later", meta_pb2.TOPIC_TYPE_LITE)
-    sent = message("later", 1, message_type=definition_pb2.LITE, lite_topic="x")
-    await app.view.wait_for_revision(meta.revision, 1)
-    response = await client.send(sent)
-    assert response.status.code == definition_pb2.NOT_IMPLEMENTED
-    assert "not supported yet" in response.status.message
-
-
 async def test_a_priority_is_the_queue_of_its_message(
     app: BrokerApp, client: Client, meta: FakeMeta, storage: FakeStorage
 ) -> None:

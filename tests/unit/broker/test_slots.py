@@ -10,8 +10,8 @@ from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.metadata.metadata import LEADER_CHOOSES, MetadataView, TopicRow
 from strata_broker.metadata.places import ANY_QUEUE, PopPlace, Wanted, places_of
-from strata_broker.receives.popper import ReceiveTarget
 from strata_broker.receives.receive import topic_ref
+from strata_broker.receives.targets import ReceiveTarget
 from strata_broker.storage_client.pop_ends import PopTicket
 from strata_broker.storage_client.quiet_places import Look
 from strata_testing import until

@@ -9,7 +9,7 @@ import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
-from strata_mq.requests.types import MAX_PRIORITY_LEVELS, UNSUPPORTED_TYPES, TopicType
+from strata_mq.requests.types import MAX_PRIORITY_LEVELS
 from strata_mq.slots import slot_base, slot_of
 
 if TYPE_CHECKING:
@@ -144,19 +144,25 @@ async def test_a_topic_that_changes_its_type_while_it_grows_keeps_its_old_count(
     assert grown.previous_queue_count == 4
 
 
-@pytest.mark.parametrize("kind", sorted(UNSUPPORTED_TYPES))
-async def test_topics_that_would_refuse_every_send_are_not_made(
-    nameserver: Nameserver, kind: int
+async def test_a_parent_of_lite_topics_keeps_its_queues_and_its_type(
+    nameserver: Nameserver,
 ) -> None:
-    """Neither as a new one nor out of another one."""
+    """Names of lite topics choose the queues, and messages of lite topics have no others."""
     metadata = nameserver.metadata
-    await metadata.create_topic(topic())
-    for wrong in (
-        metadata.create_topic(topic("late", type=kind)),
-        metadata.update_topic(topic(type=kind), ["type"]),
-    ):
-        with pytest.raises(MetaRefused, match=f"type {TopicType(kind).name} are not supported yet"):
-            await wrong
+    kind = meta_pb2.TOPIC_TYPE_LITE
+    wrong = topic("short", type=kind, attributes={"lite.topic.expiration": "0"})
+    with pytest.raises(MetaRefused, match="a number of minutes, 1 to"):
+        await metadata.create_topic(wrong)
+    made = await metadata.create_topic(
+        topic("parent", type=kind, queue_count=4, attributes={"lite.topic.expiration": "-1"})
+    )
+    assert (made.type, made.queue_count) == (meta_pb2.TOPIC_TYPE_LITE, 4)
+    with pytest.raises(MetaRefused, match="the number of its queues is fixed"):
+        await metadata.update_topic(topic("parent", queue_count=8), ["queue_count"])
+    await metadata.create_topic(topic("plain", queue_count=4))
+    for name, other in (("parent", meta_pb2.TOPIC_TYPE_NORMAL), ("plain", kind)):
+        with pytest.raises(MetaRefused, match="no topic becomes one of type LITE"):
+            await metadata.update_topic(topic(name, type=other), ["type"])
 
 
 async def test_a_priority_topic_has_as_many_queues_as_there_are_levels(

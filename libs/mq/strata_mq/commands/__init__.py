@@ -16,6 +16,7 @@ from strata_mq.commands.common import (
     encode_append,
     encode_leases,
 )
+from strata_mq.commands.lite import LiteChange, decode_lite_topics, encode_lite_topics
 from strata_mq.commands.pending import (
     DELIVER_BYTES_MIN,
     RESOLVE_HEAD_BYTES,
@@ -89,6 +90,7 @@ __all__ = [
     "EndedAs",
     "EpochCommand",
     "LeasesSection",
+    "LiteChange",
     "LocalQueue",
     "LostCommand",
     "NextOffset",
@@ -112,6 +114,7 @@ __all__ = [
     "decode_drop",
     "decode_lease",
     "decode_leases",
+    "decode_lite_topics",
     "decode_lost",
     "decode_open",
     "decode_own",
@@ -131,6 +134,7 @@ __all__ = [
     "encode_dead_letter",
     "encode_drop",
     "encode_leases",
+    "encode_lite_topics",
     "encode_lost",
     "encode_open",
     "encode_own",

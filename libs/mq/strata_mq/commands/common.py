@@ -35,6 +35,8 @@ class CommandKind(IntEnum):
     REHASH = 13
     # Key-value tables; `strata_kv` lays these out, and the plugin `kv` applies them.
     KV_WRITE = 20
+    # Names of lite topics; `lite` lays it out, and the part `lite` of a raft group applies it.
+    LITE_TOPICS = 21
     TIER_DISPATCH = 30
     TIER_CHANGE = 31
     TIER_LOCAL = 32

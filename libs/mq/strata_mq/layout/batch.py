@@ -27,7 +27,7 @@ from strata_mq.layout.columns import (
     unpack_longs,
     unpack_words,
 )
-from strata_mq.layout.hashing import MESSAGE_ID_BYTES
+from strata_mq.layout.hashing import MESSAGE_ID_BYTES, text_hash
 
 Checksum = Callable[[bytes], int]
 """CRC32C of bytes; injected, because this package uses only the standard library."""
@@ -95,6 +95,22 @@ class PrioritizedMessage(OutgoingMessage):
         prioritized = cls(*message)
         prioritized.priority = priority
         return prioritized
+
+
+class LiteMessage(OutgoingMessage):
+    """A message of a lite topic, whose name chooses the queue and is its message group.
+
+    No column has the name.
+    """
+
+    lite_topic: str = ""
+
+    @classmethod
+    def of(cls, message: OutgoingMessage, lite_topic: str) -> LiteMessage:
+        """Return the same message with its lite topic."""
+        lite = cls(*message._replace(group_hash=text_hash(lite_topic)))
+        lite.lite_topic = lite_topic
+        return lite
 
 
 class PartKey(NamedTuple):

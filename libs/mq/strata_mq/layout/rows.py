@@ -48,6 +48,9 @@ class RowKind(IntEnum):
     KV_EXPIRY = 33
     KV_REPLY = 34
     KV_SETTLED = 35
+    LITE_PARENT = 36
+    LITE_NUMBER = 37
+    LITE_NAME = 38
     TIER_RANGE = 40
     TIER_OBJECT = 41
     TIER_QUEUE = 42
@@ -79,6 +82,9 @@ CHECKPOINT_KINDS = (
     RowKind.KV_EXPIRY,
     RowKind.KV_REPLY,
     RowKind.KV_SETTLED,
+    RowKind.LITE_PARENT,
+    RowKind.LITE_NUMBER,
+    RowKind.LITE_NAME,
     RowKind.TIER_RANGE,
     RowKind.TIER_OBJECT,
     RowKind.TIER_QUEUE,

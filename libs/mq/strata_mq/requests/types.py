@@ -60,9 +60,6 @@ ORDERED_TYPES: frozenset[int] = frozenset(
 )
 """Topics whose messages may have a message group, which keeps its queue (rule 23)."""
 
-UNSUPPORTED_TYPES: frozenset[int] = frozenset((TopicType.LITE,))
-"""Topics of which no message can be sent yet."""
-
 MAX_PRIORITY_LEVELS = 64
 """Most queues of a topic of type PRIORITY: each is one level, and one bit of a pop's answer."""
 

@@ -54,6 +54,8 @@ class Limits:
     min_polling_ms: int = 5_000
     max_polling_ms: int = 20_000
     max_receive_batch: int = 32
+    # The name of a lite topic.
+    max_lite_topic_bytes: int = 64
 
 
 DEFAULT_LIMITS = Limits()
@@ -224,6 +226,26 @@ def check_message_group(limits: Limits, message_group: str) -> None:
     if _has_control_character(message_group):
         raise RequestError(
             Code.ILLEGAL_MESSAGE_GROUP, "message group cannot contain control character"
+        )
+
+
+def check_lite_topic(limits: Limits, lite_topic: str) -> None:
+    """Check the name of a lite topic.
+
+    Raises:
+        RequestError: ILLEGAL_LITE_TOPIC.
+    """
+    if not lite_topic or lite_topic.isspace():
+        raise RequestError(Code.ILLEGAL_LITE_TOPIC, "the name of a lite topic cannot be blank")
+    if _utf8_bytes(lite_topic) > limits.max_lite_topic_bytes:
+        raise RequestError(
+            Code.ILLEGAL_LITE_TOPIC,
+            f"the name of a lite topic has {_utf8_bytes(lite_topic)} bytes, at most "
+            f"{limits.max_lite_topic_bytes} are allowed",
+        )
+    if _has_control_character(lite_topic):
+        raise RequestError(
+            Code.ILLEGAL_LITE_TOPIC, "the name of a lite topic cannot contain control character"
         )
 
 

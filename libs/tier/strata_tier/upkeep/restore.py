@@ -42,7 +42,17 @@ _KIND_AT = 4
 _REST_AT = 5
 
 # Rows with nothing but the topic's, or the queue's, numbers first.
-_BY_TOPIC = frozenset((RowKind.QUEUE, RowKind.MOVE, RowKind.QUEUE_PLACE, RowKind.RETRACTED))
+_BY_TOPIC = frozenset(
+    (
+        RowKind.QUEUE,
+        RowKind.MOVE,
+        RowKind.QUEUE_PLACE,
+        RowKind.RETRACTED,
+        RowKind.LITE_PARENT,
+        RowKind.LITE_NUMBER,
+        RowKind.LITE_NAME,
+    )
+)
 # Consumer group, then topic.
 _BY_CONSUMER_GROUP = frozenset((RowKind.HEAD, RowKind.LEASE))
 # Written anew, or of brokers and members that are no more.

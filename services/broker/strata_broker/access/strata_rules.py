@@ -202,4 +202,5 @@ PEER_RULES: Rules = {
     "ListClients": Rule(no_needs, for_brokers=True),
     "CommandClient": Rule(no_needs, for_brokers=True),
     "CountConnections": Rule(no_needs, for_brokers=True),
+    "SyncLite": Rule(no_needs, for_brokers=True),
 }

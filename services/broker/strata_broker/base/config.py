@@ -14,6 +14,7 @@ from pydantic import Field, field_validator
 from strata_broker.base.access_config import AccessControlSection
 from strata_broker.base.audit import AuditSection
 from strata_broker.base.balance_config import BalanceSection
+from strata_broker.base.lite_config import LiteSection
 from strata_broker.base.receive_config import (
     AckSection,
     PullSection,
@@ -236,7 +237,11 @@ class TelemetrySection(Section):
     lite_subscription_quota: int = Field(
         default=2_000, ge=1, description="Most lite topics of one client."
     )
-    max_lite_topic_bytes: int = Field(default=64, ge=1, description="Longest name of a lite topic.")
+    max_lite_topic_bytes: int = Field(
+        default=DEFAULT_LIMITS.max_lite_topic_bytes,
+        ge=1,
+        description="Longest name of a lite topic.",
+    )
     client_metrics_endpoint: str = Field(
         default="",
         description="host:port of an OpenTelemetry collector (OTLP over gRPC) to which clients "
@@ -424,6 +429,7 @@ class BrokerConfig(Config):
     metadata: MetadataSection = MetadataSection()
     quotas: QuotasSection = QuotasSection()
     kv: KvSection = KvSection()
+    lite: LiteSection = LiteSection()
     remoting: RemotingSection = RemotingSection()
 
     @field_validator("plugins", mode="before")
@@ -476,4 +482,5 @@ class BrokerConfig(Config):
             min_polling_ms=self.receive.min_polling_ms,
             max_polling_ms=self.receive.max_polling_ms,
             max_receive_batch=self.receive.max_messages,
+            max_lite_topic_bytes=self.telemetry.max_lite_topic_bytes,
         )

@@ -350,6 +350,25 @@ METRICS: tuple[MetricSpec, ...] = (
         "level, because lower levels have a share.",
     ),
     MetricSpec(
+        "strata_broker_lite_subscriptions",
+        "gauge",
+        "1",
+        "Subscriptions of lite topics: pairs of a client and a lite topic; the limit is "
+        "lite.max_subscriptions.",
+    ),
+    MetricSpec(
+        "strata_broker_lite_numbers",
+        "gauge",
+        "1",
+        "Lite topics whose number is remembered; the limit is lite.max_cached_numbers.",
+    ),
+    MetricSpec(
+        "strata_broker_lite_looks_total",
+        "counter",
+        "1",
+        "Pops at lite topics.",
+    ),
+    MetricSpec(
         "strata_broker_quiet_places",
         "gauge",
         "1",

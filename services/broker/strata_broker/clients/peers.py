@@ -134,6 +134,23 @@ class BrokerPeers:
             raise RequestError(Code.REQUEST_TIMEOUT, f"broker {holders[0]} did not answer")
         return response
 
+    async def sync_lite(self, request: peer_pb2.SyncLiteRequest) -> None:
+        """Tell the other brokers of a subscription of lite topics; failures are counted."""
+        others = [node.node_id for node in self._others()]
+        answers = await asyncio.gather(
+            *(
+                self._call(node_id, "SyncLite", request, peer_pb2.SyncLiteResponse, self._timeout_s)
+                for node_id in others
+            )
+        )
+        for node_id, answer in zip(others, answers, strict=True):
+            if answer is not None and int(answer.status.code) != Code.OK:
+                self._log.info(
+                    "subscription refused by a broker",
+                    node_id=node_id,
+                    reason=answer.status.message,
+                )
+
     async def _ask_all(
         self, request: peer_pb2.ListClientsRequest
     ) -> list[tuple[str, peer_pb2.ListClientsResponse]]:

@@ -135,7 +135,7 @@ class Sessions:
         self._purged_s = 0.0
         self._goodbyes: set[int] = set()
         self._on_goodbye: Callable[[], None] = lambda: None
-        self._on_terminated: Callable[[str], None] = lambda _: None
+        self._on_terminated: list[Callable[[str], None]] = []
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -146,7 +146,7 @@ class Sessions:
 
     def on_terminated(self, callback: Callable[[str], None]) -> None:
         """Call back with the id of a client that said goodbye; its stream may live on."""
-        self._on_terminated = callback
+        self._on_terminated.append(callback)
 
     def find(self, client_id: str) -> Client | None:
         """Find a client that is remembered."""
@@ -232,7 +232,8 @@ class Sessions:
     def terminated(self, client_id: str) -> None:
         """The client said goodbye; it is forgotten when its streams and receives have ended."""
         client = self._clients.get(client_id)
-        self._on_terminated(client_id)
+        for callback in self._on_terminated:
+            callback(client_id)
         if client is not None:
             client.is_gone = True
             if not client.open_calls:

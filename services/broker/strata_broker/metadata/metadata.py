@@ -21,7 +21,7 @@ from strata_broker.metadata.access_rows import AccessRows
 from strata_broker.metadata.tables import Home, MetadataTables, Name, TopicRow
 from strata_metadata.placement import PlacementView
 from strata_metadata.tables import NO_RAFT_GROUP
-from strata_mq.slots import SLOT_COUNT
+from strata_mq.slots import FIRST_LITE_QUEUE, SLOT_COUNT, lite_home
 
 __all__ = ["LEADER_CHOOSES", "NO_RAFT_GROUP", "Home", "MetadataView", "Name", "TopicRow"]
 
@@ -98,6 +98,9 @@ class MetadataView(PlacementView[MetadataTables]):
         """Return the raft group that a queue's appends go to: of its last epoch, else its slot."""
         if topic.is_dead_letter:
             return queue
+        if topic.is_lite and queue >= FIRST_LITE_QUEUE:
+            # A lite topic is where the queue is that its name chose.
+            queue = lite_home(queue, topic.queue_count)
         override = self.overrides(topic).get(queue)
         if override is not None:
             return override.epochs[-1].raft_group

@@ -88,6 +88,11 @@ class TopicRow:
         return self.topic_type == meta_pb2.TOPIC_TYPE_PRIORITY
 
     @property
+    def is_lite(self) -> bool:
+        """Whether its messages are those of lite topics, which have queues of their own."""
+        return self.topic_type == meta_pb2.TOPIC_TYPE_LITE
+
+    @property
     def is_system(self) -> bool:
         """Whether no client made it as a topic: of dead letters, or of a key-value table."""
         return self.is_dead_letter or self.is_table

@@ -7,6 +7,8 @@ from strata_broker.clients.provision import Provisioner
 from strata_broker.clients.sessions import Sessions
 from strata_broker.metadata.filters import Filters
 from strata_broker.receives.deliver import Deliverer
+from strata_broker.receives.lite_consumers import LiteConsumers
+from strata_broker.receives.lite_popper import LitePopper
 from strata_broker.receives.popper import Popper
 from strata_broker.receives.pulls import Puller
 from strata_broker.receives.receive import Pops, Receiver
@@ -53,6 +55,7 @@ def new_receiver(
     filters: Filters,
     sessions: Sessions,
     unclaimed: Unclaimed,
+    lite_consumers: LiteConsumers,
     runtime: CallRuntime,
 ) -> Receiver:
     """Return what serves ReceiveMessage."""
@@ -66,6 +69,14 @@ def new_receiver(
                 storage.quiet, config.receive, clock=runtime.clock, metrics=runtime.metrics
             ),
             orders=ServingOrders(config.receive, runtime.metrics),
+            lite=LitePopper(
+                provisioner.view,
+                storage,
+                consumers=lite_consumers,
+                config=config.lite,
+                clock=runtime.clock,
+                metrics=runtime.metrics,
+            ),
             config=config.receive,
             clock=runtime.clock,
         ),

@@ -12,16 +12,17 @@ that are not acked (rule 18).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from strata.storage.v1 import storage_pb2
 from strata_broker.base import errors
 from strata_broker.base.receive_config import ReceiveSection
 from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.metadata.places import ANY_QUEUE, PopPlace, Wanted, places_of
+from strata_broker.receives.lite_popper import LitePopper
 from strata_broker.receives.serving_order import ServingOrders
-from strata_broker.receives.waiting_room import Line, LineKey, WaitingRoom
+from strata_broker.receives.targets import PopFor, Popped, ReceiveTarget
+from strata_broker.receives.waiting_room import Line, WaitingRoom
 from strata_broker.storage_client.pop_ends import PopTicket
 from strata_broker.storage_client.quiet_places import ConsumerPlace
 from strata_broker.storage_client.storage_client import StorageClient
@@ -30,56 +31,6 @@ from strata_runtime.clock import Clock
 
 # A receive that waits for less looks itself, whatever is known: it may read what its client sent.
 _SHORT_WAIT_MS = 1_000
-
-PopFor = Callable[[TopicRow, PopPlace], storage_pb2.PopRequest]
-"""Makes the request of a pop at a place."""
-
-Looked = Callable[[storage_pb2.PopResponse | None], None]
-"""Hears what a pop brought; None: nothing."""
-
-
-class Popped(NamedTuple):
-    """Leased messages of one raft group."""
-
-    raft_group: int
-    response: storage_pb2.PopResponse
-
-
-def _nobody(_: storage_pb2.PopResponse | None) -> None:
-    pass
-
-
-class ReceiveTarget(NamedTuple):
-    """Source of a receive.
-
-    Attributes:
-        topic: of the messages.
-        wanted: the public queue.
-        consumer_group_id: who receives.
-        filter_bytes: of the messages; receives with other filters do not wait behind one another.
-        repeats: an earlier receive of the same attempt may have leases, in the raft groups of the
-            public queue only: this one looks there itself, and nowhere else.
-        looked: hears what each pop brought, as soon as it has ended.
-        by_level: any queue, and the highest level first.
-        max_messages: most that the receive takes.
-    """
-
-    topic: TopicRow
-    wanted: Wanted
-    consumer_group_id: int
-    filter_bytes: bytes = b""
-    repeats: bool = False
-    looked: Looked = _nobody
-    by_level: bool = False
-    max_messages: int = 1
-
-    @property
-    def line(self) -> LineKey:
-        """The line in which the receive waits."""
-        target: tuple[str, int] = ("", self.wanted.queue)
-        if self.repeats and self.wanted.queue == ANY_QUEUE:
-            target = (self.wanted.home.broker_name, ANY_QUEUE)
-        return LineKey(self.topic.topic_id, self.consumer_group_id, self.filter_bytes, target)
 
 
 class Popper:
@@ -92,6 +43,7 @@ class Popper:
         room: WaitingRoom,
         *,
         orders: ServingOrders,
+        lite: LitePopper,
         config: ReceiveSection,
         clock: Clock,
     ) -> None:
@@ -99,6 +51,7 @@ class Popper:
         self._storage = storage
         self._room = room
         self._orders = orders
+        self._lite = lite
         self._config = config
         self._clock = clock
         self._turn = 0
@@ -120,6 +73,8 @@ class Popper:
         Raises:
             RequestError: refused for good, or FORBIDDEN, nobody serves the queue.
         """
+        if target.topic.is_lite:
+            return await self._lite.pop(target, pop_for, wait_ms, ticket)
         deadline_s = self._clock.monotonic_s() + wait_ms / 1000
         near, far = self._places_of(target)
         if wait_ms < _SHORT_WAIT_MS or target.repeats:

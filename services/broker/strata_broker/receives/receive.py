@@ -36,8 +36,9 @@ from strata_broker.metadata.places import ANY_QUEUE, PopPlace, Wanted
 from strata_broker.metadata.requests import Caller, caller_of, language_of, milliseconds
 from strata_broker.receives.answer_room import AnswerRoom, AnswerShare
 from strata_broker.receives.deliver import Deliverer, given_by
-from strata_broker.receives.popper import Popper, ReceiveTarget
+from strata_broker.receives.popper import Popper
 from strata_broker.receives.takebacks import Takebacks
+from strata_broker.receives.targets import ReceiveTarget
 from strata_broker.receives.unclaimed import Unclaimed
 from strata_broker.storage_client.pop_ends import PopEnder, PopTicket
 from strata_broker.storage_client.replica_reads import ReplicaReads
@@ -276,6 +277,8 @@ class Receiver:
                 looked=partial(_looked, share),
                 by_level=_is_by_level(receive, group),
                 max_messages=receive.max_messages,
+                client_id=receive.client_id,
+                attempt=receive.attempt if receive.names_attempt else 0,
             )
             raft_group, response = await self._popper.pop(
                 target,

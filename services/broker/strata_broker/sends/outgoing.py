@@ -27,6 +27,7 @@ from strata_broker.sends.send_pass import MESSAGE_GROUP_PROPERTY
 from strata_edge.passes import SendPass
 from strata_mq.layout import (
     Checksum,
+    LiteMessage,
     OutgoingMessage,
     PartKind,
     PrioritizedMessage,
@@ -41,6 +42,7 @@ from strata_mq.requests import (
     MessageType,
     RequestError,
     TopicType,
+    check_lite_topic,
     check_message,
     check_overhead,
     check_topic_accepts,
@@ -63,10 +65,6 @@ _COUNTED_FROM_BYTES = 262_144
 _PART_KINDS: dict[int, PartKind] = {
     MessageType.DELAY: PartKind.DELAYED,
     MessageType.TRANSACTION: PartKind.HALF,
-}
-
-_LATER_TYPES = {
-    MessageType.LITE: "lite messages are not supported yet",
 }
 
 # The only type that a topic of these types takes; most messages have it.
@@ -250,7 +248,7 @@ class MessagePreparer:
         """
         properties = message.system_properties
         body = message.body
-        message_id = properties.message_id
+        message_id, lite_topic = properties.message_id, properties.lite_topic
         tag, keys = properties.tag, list(properties.keys)
         message_group = properties.message_group if properties.HasField("message_group") else None
         now_ms, delivery_ms = 0, None
@@ -279,12 +277,12 @@ class MessagePreparer:
             has_lite_topic=properties.HasField("lite_topic"),
         )
         if message_type != _PLAIN_TYPES.get(topic.topic_type):
-            _check_type(topic, message_type)
-        due_ms = 0
-        if message_type is MessageType.TRANSACTION:
+            check_topic_accepts(TopicType(topic.topic_type), message_type)
+        due_ms = max(delivery_ms or 0, 0)
+        if message_type is MessageType.LITE:
+            check_lite_topic(self._limits, lite_topic)
+        elif message_type is MessageType.TRANSACTION:
             due_ms = self._first_check_after_ms(properties)
-        elif delivery_ms is not None:
-            due_ms = max(delivery_ms, 0)
         added = store_fragment(
             md5(body, usedforsecurity=False).hexdigest().upper(),
             set_identity=properties.body_encoding == definition_pb2.ENCODING_UNSPECIFIED,
@@ -307,7 +305,7 @@ class MessagePreparer:
             [key_hash(key) for key in keys],
             due_ms,
         )
-        return outgoing if priority is None else PrioritizedMessage.of(outgoing, priority)
+        return _choosing(outgoing, priority, lite_topic)
 
     def _first_check_after_ms(self, properties: definition_pb2.SystemProperties) -> int:
         """Return the time between storing a transactional message and the first check.
@@ -333,6 +331,13 @@ class MessagePreparer:
         return after_ms
 
 
+def _choosing(message: OutgoingMessage, priority: int | None, lite_topic: str) -> OutgoingMessage:
+    """Return a message with what chooses its queue, if no column has it."""
+    if message.message_type is MessageType.LITE:
+        return LiteMessage.of(message, lite_topic)
+    return message if priority is None else PrioritizedMessage.of(message, priority)
+
+
 def _taken_apart(message: definition_pb2.Message, message_type: MessageType) -> tuple[bytes, bytes]:
     """Return the bytes of a message's system properties and of its other fields; it is used up.
 
@@ -350,12 +355,6 @@ def _taken_apart(message: definition_pb2.Message, message_type: MessageType) -> 
     own = properties.SerializeToString()
     message.ClearField("system_properties")
     return own, message.SerializeToString()
-
-
-def _check_type(topic: TopicRow, message_type: MessageType) -> None:
-    check_topic_accepts(TopicType(topic.topic_type), message_type)
-    if message_type in _LATER_TYPES:
-        raise RequestError(Code.NOT_IMPLEMENTED, _LATER_TYPES[message_type])
 
 
 def _delivery_ms(delivery: Timestamp) -> int:

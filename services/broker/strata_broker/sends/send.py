@@ -27,6 +27,7 @@ from strata_broker.metadata.metadata import LEADER_CHOOSES, TopicRow
 from strata_broker.metadata.quotas import Quotas
 from strata_broker.metadata.requests import Caller, caller_of, time_for
 from strata_broker.sends.gathered_sends import GatheredSends
+from strata_broker.sends.lite_sends import LiteSends
 from strata_broker.sends.message_groups import MessageGroups
 from strata_broker.sends.named_queue import check_named_queue, named_queue
 from strata_broker.sends.outgoing import (
@@ -63,6 +64,7 @@ class Sender:
         runtime: CallRuntime,
         traces: MessageTraces | None = None,
     ) -> None:
+        self._lite = LiteSends(storage.lite)
         config, appender, checksum = runtime.config, storage.appender, google_crc32c.value
         self._view = provisioner.view
         self._provisioner = provisioner
@@ -194,7 +196,11 @@ class Sender:
             RequestError: FORBIDDEN: a queue has no owner; MESSAGE_CORRUPTED.
         """
         parts: list[tuple[Destination, Sequence[int]]] = []
-        for choice, chosen in self._message_groups.choose(topic, outgoing, indexes, named):
+        if topic.is_lite:
+            choices = self._lite.choose(topic, outgoing, indexes)
+        else:
+            choices = self._message_groups.choose(topic, outgoing, indexes, named)
+        for choice, chosen in choices:
             for run in runs_by_kind(topic, outgoing, chosen):
                 place = self._place(topic, outgoing[run[0]].message_id, choice.queue)
                 parts.append((Destination(*place, choice.queue_count), run))
@@ -216,7 +222,9 @@ class Sender:
         topic = self._view.topic_by_id(topic_id)
         if topic is None:
             return
-        if result.outcome == storage_pb2.OUTCOME_REHASHED:
+        if topic.is_lite:
+            self._lite.gone(topic_id, result.queue)
+        elif result.outcome == storage_pb2.OUTCOME_REHASHED:
             self._message_groups.left(topic, result.queue)
         elif result.HasField("sealed"):
             self._view.learn(topic, raft_group, (result.sealed,))
@@ -279,7 +287,24 @@ class Sender:
             deadline_s=started_s + self.time_for(call),
             span=span,
         )
-        self._stage_pending(pending)
+        unknown = self._lite.unknown(topic, outgoing) if topic.is_lite else ()
+        if not unknown:
+            self._stage_pending(pending)
+            return
+        self.requests.spawn(
+            "look up lite topics",
+            self._stage_named(pending, unknown),
+            lambda _: self.refuse(call, len(outgoing), unexpected(), started_s),
+        )
+
+    async def _stage_named(self, pending: PendingSend, unknown: Sequence[str]) -> None:
+        """Stage or refuse a send once the numbers of its lite topics are known."""
+        try:
+            await self._lite.look_up(pending.topic, unknown, self.time_for(pending.call))
+        except RequestError as bad:
+            self.refuse(pending.call, len(pending.outgoing), bad, pending.started_s)
+            return
+        self.stage_alone(pending)
 
     def stage_alone(self, pending: PendingSend) -> None:
         """Stage or refuse a send that was gathered."""

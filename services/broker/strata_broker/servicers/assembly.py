@@ -39,6 +39,7 @@ from strata_broker.operators.tier import TierOperations
 from strata_broker.operators.topic_consumers import TopicConsumers
 from strata_broker.operators.topics import Operations
 from strata_broker.operators.transactions import TransactionOperations
+from strata_broker.receives.lite_subscriptions import LiteSubscriptions
 from strata_broker.sends.internal_sends import InternalSends
 from strata_broker.sends.send import Sender
 from strata_broker.sends.transactions import Transactions
@@ -91,6 +92,7 @@ class ClientServing:
         routes: of topics.
         transactions: ends transactions.
         edge: where they are connected.
+        lite: their subscriptions of lite topics.
     """
 
     provisioner: Provisioner
@@ -100,6 +102,7 @@ class ClientServing:
     routes: Routes
     transactions: Transactions
     edge: Edge
+    lite: LiteSubscriptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +189,11 @@ class Operators:
         )
         commands = ClientCommands(clients.telemetry, config, metrics)
         self._peer_ports = PeerPorts(
-            self._broker.identity.host, others.network, connected, commands=commands
+            self._broker.identity.host,
+            others.network,
+            connected,
+            commands=commands,
+            lite=clients.lite,
         )
         self._peers = BrokerPeers(
             self._node_id,
@@ -197,6 +204,7 @@ class Operators:
             config=config,
             metrics=metrics,
         )
+        clients.lite.tell_others = self._peers.sync_lite
         self._balancer = ConnectionBalancer(
             self._node_id,
             view,

@@ -19,6 +19,7 @@ from strata_broker.clients.route import Routes
 from strata_broker.clients.sessions import Sessions, not_owned
 from strata_broker.metadata.requests import Caller, addresses_of, host_of, use_of
 from strata_broker.receives.ack import LeaseKeeper
+from strata_broker.receives.lite_subscriptions import LiteSubscriptions
 from strata_broker.receives.pulls import Puller
 from strata_broker.sends.recalls import Recaller
 from strata_broker.sends.transactions import Transactions
@@ -72,6 +73,7 @@ class MessagingServicer:
         waiting: WaitingMessages,
         puller: Puller,
         sessions: Sessions,
+        lite: LiteSubscriptions,
     ) -> None:
         self._view = provisioner.view
         self._provisioner = provisioner
@@ -81,6 +83,7 @@ class MessagingServicer:
         self._recaller = waiting.recaller
         self._puller = puller
         self._sessions = sessions
+        self._lite = lite
 
     async def query_route(self, call: ClientCall, request: service_pb2.QueryRouteRequest) -> bytes:
         """Answer with the queues of a topic: encoded once for all who ask."""
@@ -178,14 +181,11 @@ class MessagingServicer:
         return service_pb2.QueryOffsetResponse(offset=offset)
 
     async def sync_lite_subscription(
-        self, _: ClientCall, __: service_pb2.SyncLiteSubscriptionRequest
+        self, call: ClientCall, request: service_pb2.SyncLiteSubscriptionRequest
     ) -> Message:
-        """Refuse: there are no lite topics.
-
-        Raises:
-            RequestError: NOT_IMPLEMENTED.
-        """
-        raise RequestError(Code.NOT_IMPLEMENTED, "lite topics are not supported yet")
+        """Take in which lite topics a client wants."""
+        await self._lite.sync(call.caller, request)
+        return service_pb2.SyncLiteSubscriptionResponse()
 
     def _check_owner(self, client_id: str, info: CallInfo) -> None:
         """Check that a caller may speak for a client: it is its own, or of its consumer group.

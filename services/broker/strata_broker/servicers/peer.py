@@ -12,6 +12,8 @@ from strata_broker.base.failures import Methods
 from strata_broker.base.parsing import parse
 from strata_broker.clients.client_commands import ClientCommands
 from strata_broker.clients.connected_clients import ConnectedClients
+from strata_broker.receives.lite_subscriptions import LiteSubscriptions
+from strata_broker.servicers.peer_lite import take_lite
 from strata_edge.ports import CallError, CallInfo
 from strata_mq.requests import RequestError
 
@@ -24,6 +26,7 @@ class BrokerPeerServicer:
     Args:
         clients: of this broker.
         commands: to them.
+        lite: their subscriptions of lite topics.
         cluster: that this broker belongs to; None: it is not checked.
     """
 
@@ -31,9 +34,12 @@ class BrokerPeerServicer:
         self,
         clients: ConnectedClients,
         commands: ClientCommands,
+        lite: LiteSubscriptions,
+        *,
         cluster: ClusterId | None = None,
     ) -> None:
         self._cluster = own(cluster)
+        self._lite = lite
         self._clients = clients
         self._commands = commands
 
@@ -69,6 +75,15 @@ class BrokerPeerServicer:
         except RequestError as bad:
             response = peer_pb2.CommandClientResponse(status=errors.status_of(bad))
         return response.SerializeToString()
+
+    async def sync_lite(self, data: bytes, info: CallInfo) -> bytes:
+        """Take a subscription that another broker was told."""
+        self._check_cluster(info)
+        try:
+            request = parse(peer_pb2.SyncLiteRequest, data)
+        except DecodeError as error:
+            raise CallError("INVALID_ARGUMENT", "not a SyncLiteRequest") from error
+        return (await take_lite(self._lite, request)).SerializeToString()
 
     def _check_cluster(self, info: CallInfo) -> None:
         if not self._cluster.agrees(info.metadata.get(CLUSTER_HEADER, "")):

@@ -7,6 +7,8 @@ from strata_angelia.ports import CallContext, Server
 from strata_broker.base import errors
 from strata_broker.clients.client_commands import ClientCommands
 from strata_broker.clients.connected_clients import ConnectedClients
+from strata_broker.receives.lite_subscriptions import LiteSubscriptions
+from strata_broker.servicers.peer_lite import take_lite
 from strata_mq.requests import RequestError
 
 _SERVICE = peer_pb2.DESCRIPTOR.services_by_name["PeerService"]
@@ -18,11 +20,15 @@ class PeerPortServicer:
     Args:
         clients: of this broker.
         commands: to them.
+        lite: their subscriptions of lite topics.
     """
 
-    def __init__(self, clients: ConnectedClients, commands: ClientCommands) -> None:
+    def __init__(
+        self, clients: ConnectedClients, commands: ClientCommands, lite: LiteSubscriptions
+    ) -> None:
         self._clients = clients
         self._commands = commands
+        self._lite = lite
 
     def register(self, server: Server) -> None:
         """Serve every RPC on a server that has not started."""
@@ -48,3 +54,9 @@ class PeerPortServicer:
             return await self._commands.command(request.client_id, request.command, request.message)
         except RequestError as bad:
             return peer_pb2.CommandClientResponse(status=errors.status_of(bad))
+
+    async def sync_lite(
+        self, request: peer_pb2.SyncLiteRequest, context: CallContext
+    ) -> peer_pb2.SyncLiteResponse:
+        """Take a subscription that another broker was told."""
+        return await take_lite(self._lite, request)

@@ -21,7 +21,8 @@ def holder_of(view: MetadataView, topic: TopicRow, queue: int, offset: int) -> S
     if override is None:
         owner = view.owner(topic, queue)
         known = owner != NO_RAFT_GROUP and view.raft_group(owner) is not None
-        return (owner,) if known and (topic.is_dead_letter or queue < topic.queue_count) else ()
+        is_one = topic.is_dead_letter or topic.is_lite or queue < topic.queue_count
+        return (owner,) if known and is_one else ()
     holder = next(
         (epoch.raft_group for epoch in reversed(override.epochs) if epoch.start_offset <= offset),
         NO_RAFT_GROUP,

@@ -17,6 +17,7 @@ from strata_broker.storage_client.cluster_watch import ClusterWatch
 from strata_broker.storage_client.earlier_sends import EarlierSends
 from strata_broker.storage_client.leader_watch import LeaderWatch, NodeNews, OnChecks
 from strata_broker.storage_client.leaders import LeaderMap
+from strata_broker.storage_client.lite_directory import LiteDirectory
 from strata_broker.storage_client.node_reports import NodeReports
 from strata_broker.storage_client.pop_ends import PopEnder
 from strata_broker.storage_client.quiet_places import QuietPlaces
@@ -72,6 +73,7 @@ class StorageTier:
         self.client = StorageClient(
             self.leaders, self.channels, section, clock=clock, random=random, metrics=metrics
         )
+        self.lite = LiteDirectory(view, self.client, config.lite, metrics=metrics)
         self.pop_ender = PopEnder(boot_id, self.channels, section, tasks=tasks)
         self.reads = ReplicaReads(
             ReadSpread(view, self.leaders, section, clock=clock, metrics=metrics),

@@ -34,6 +34,7 @@ def create(
     backoff_ms: str | None = None,
     backoff_exp: str | None = None,
     lite_topic: str = "",
+    lite_exclusive: Annotated[bool, Parameter(negative="")] = False,
     broadcast: Annotated[bool, Parameter(negative="")] = False,
     common: Common = COMMON,
 ) -> None:
@@ -47,6 +48,7 @@ def create(
         backoff_ms: Delays before redeliveries, A,B,... in milliseconds; the last one repeats.
         backoff_exp: Growing delays before redeliveries: INITIAL_MS,MAX_MS,MULTIPLIER.
         lite_topic: Topic of type LITE that the consumer group consumes from.
+        lite_exclusive: A lite topic has one member at most: the last one that subscribed to it.
         broadcast: Deliver every message to every member.
     """
     group = meta_pb2.ConsumerGroup(
@@ -55,6 +57,7 @@ def create(
         fifo=fifo,
         broadcast=broadcast,
         lite_topic=lite_topic,
+        lite_exclusive=lite_exclusive,
     )
     if max_attempts is not None:
         group.max_attempts = _attempts(max_attempts)
@@ -177,6 +180,7 @@ def update(
     backoff_ms: str | None = None,
     backoff_exp: str | None = None,
     lite_topic: str | None = None,
+    lite_exclusive: bool | None = None,
     broadcast: bool | None = None,
     common: Common = COMMON,
 ) -> None:
@@ -190,6 +194,7 @@ def update(
         backoff_ms: Delays before redeliveries, A,B,... in milliseconds; the last one repeats.
         backoff_exp: Growing delays before redeliveries: INITIAL_MS,MAX_MS,MULTIPLIER.
         lite_topic: Topic of type LITE that the consumer group consumes from.
+        lite_exclusive: A lite topic has one member at most: the last one that subscribed to it.
         broadcast: Deliver every message to every member.
     """
     group = meta_pb2.ConsumerGroup(namespace=common.namespace, name=name)
@@ -206,6 +211,9 @@ def update(
     if lite_topic is not None:
         group.lite_topic = lite_topic
         mask.append("lite_topic")
+    if lite_exclusive is not None:
+        group.lite_exclusive = lite_exclusive
+        mask.append("lite_exclusive")
     if broadcast is not None:
         group.broadcast = broadcast
         mask.append("broadcast")

@@ -34,7 +34,7 @@ from strata_state.metadata_keys import consumer_group_key
 DEFAULT_MAX_ATTEMPTS = 17
 """One delivery and sixteen more, as the group default of RocketMQ 5."""
 
-_MUTABLE = ("fifo", "max_attempts", "backoff", "broadcast", "lite_topic")
+_MUTABLE = ("fifo", "max_attempts", "backoff", "broadcast", "lite_topic", "lite_exclusive")
 _MAX_ATTEMPTS = 1_000
 _MAX_BACKOFF_STEPS = 64
 _MAX_BACKOFF_MS = 7 * 86_400_000
@@ -80,7 +80,8 @@ def update_consumer_group(
     Args:
         draft: the change.
         wanted: names and new values; a revision other than 0 must be the row's.
-        mask: fifo, max_attempts, backoff (the whole oneof), broadcast, lite_topic.
+        mask: fifo, max_attempts, backoff (the whole oneof), broadcast, lite_topic,
+            lite_exclusive.
 
     Raises:
         MetaRefused: NOT_FOUND, INVALID, or CONFLICT when the row has another revision.

@@ -14,12 +14,11 @@ import google_crc32c
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
 from strata_metadata.view import NO_RAFT_GROUP
+from strata_mq.lite_policy import lifetime_ms_of
 from strata_mq.requests import (
     MAX_PRIORITY_LEVELS,
     ORDERED_TYPES,
-    UNSUPPORTED_TYPES,
     RequestError,
-    TopicType,
     check_namespace,
     check_topic,
     is_dead_letter_topic,
@@ -60,7 +59,6 @@ def create_topic(draft: Draft, wanted: meta_pb2.Topic, config: NameserverConfig)
         retention_ms=wanted.retention_ms or config.default_retention_ms,
         attributes=_attributes(wanted),
     )
-    _check_type(topic)
     _check_values(topic, config)
     if draft.get(topic_key(topic.namespace, topic.name)) is not None:
         raise MetaRefused(
@@ -104,11 +102,16 @@ def update_topic(
             topic.attributes.update(attributes)
         else:
             setattr(topic, field, getattr(wanted, field))
-    if topic.type != old_type:
-        _check_type(topic)
     had_message_groups = topic.had_message_groups or old_type in ORDERED_TYPES
     if had_message_groups and topic.type not in ORDERED_TYPES:
         topic.had_message_groups = True
+    if topic.type != old_type and meta_pb2.TOPIC_TYPE_LITE in (topic.type, old_type):
+        raise invalid(f"topic {topic.name}: no topic becomes one of type LITE, or ceases to be one")
+    if topic.type == meta_pb2.TOPIC_TYPE_LITE and topic.queue_count != old_queue_count:
+        raise invalid(
+            f"topic {topic.name} is of type LITE: the number of its queues is fixed, because names "
+            "of lite topics choose them"
+        )
     if topic.queue_count < old_queue_count:
         raise invalid(
             f"topic {topic.name} has {old_queue_count} queues; their number may only grow"
@@ -271,13 +274,6 @@ def _keep_old_queue_count(topic: meta_pb2.Topic, old_queue_count: int) -> None:
     topic.previous_queue_count = old_queue_count
 
 
-def _check_type(topic: meta_pb2.Topic) -> None:
-    """Let a type pass that a topic may be given; one that exists already keeps what it has."""
-    if topic.type in UNSUPPORTED_TYPES:
-        kind = TopicType(topic.type).name
-        raise invalid(f"topic {topic.name}: topics of type {kind} are not supported yet")
-
-
 def _check_values(topic: meta_pb2.Topic, config: NameserverConfig) -> None:
     if topic.type not in _USER_TYPES:
         raise invalid(f"topic {topic.name}: unknown type {topic.type}")
@@ -291,6 +287,11 @@ def _check_values(topic: meta_pb2.Topic, config: NameserverConfig) -> None:
             f"topic {topic.name}: {topic.queue_count} queues; a topic of type PRIORITY may have "
             f"{MAX_PRIORITY_LEVELS}, one for each priority"
         )
+    if topic.type == meta_pb2.TOPIC_TYPE_LITE:
+        try:
+            lifetime_ms_of(topic.attributes)
+        except ValueError as error:
+            raise invalid(f"topic {topic.name}: {error}") from error
     if not _MIN_RETENTION_MS <= topic.retention_ms <= _MAX_RETENTION_MS:
         raise invalid(
             f"topic {topic.name}: retention of {topic.retention_ms} ms, allowed are "

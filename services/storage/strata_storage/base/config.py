@@ -288,6 +288,12 @@ class StorageConfig(Section):
         ge=1,
         description="Most pops that wait for messages, per raft group.",
     )
+    max_lite_topics: int = Field(
+        default=1_000_000,
+        ge=1,
+        description="Most lite topics of one raft group; a new one is refused with "
+        "LITE_TOPIC_QUOTA_EXCEEDED.",
+    )
     max_waiter_bytes: int = Field(
         default=_OPTIONS.engine.max_waiter_bytes,
         ge=1,

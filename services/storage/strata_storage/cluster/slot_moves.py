@@ -24,7 +24,7 @@ from itertools import chain
 from strata.meta.v1 import meta_pb2 as meta
 from strata_angelia.ports import AngeliaError
 from strata_metadata import ClusterView, MetadataClient, MetaRefused
-from strata_mq.slots import slot_of
+from strata_mq.slots import FIRST_LITE_QUEUE, slot_of
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
@@ -197,6 +197,11 @@ class SlotMoves:
         """
         found: defaultdict[int, set[Queue]] = defaultdict(set)
         for number, (topic_id, queue) in enumerate(_keys(machine), 1):
+            if number % _KEYS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            if queue >= FIRST_LITE_QUEUE:
+                # A lite topic is here with the queue of its parent, which has a row.
+                continue
             topic = self._view.topic(topic_id)
             if topic is None:
                 raise MoveWaits(f"topic {topic_id} is new, or deleted and not dropped yet")
@@ -205,8 +210,6 @@ class SlotMoves:
                 row = machine.queues.get(topic_id, queue)
                 if row is None or not row.epoch:
                     found[slot].add((topic_id, queue))
-            if number % _KEYS_PER_TURN == 0:
-                await asyncio.sleep(0)
         return found
 
     async def _take(self, engine: GroupEngine) -> None:

@@ -305,7 +305,8 @@ class GroupEngine:
                 pb.OUTCOME_INVALID, f"queue {queue} is in raft group {destination} already"
             )
         if self.machine.plugins.holds(topic_id):
-            raise Refused(pb.OUTCOME_INVALID, "the queue of a key-value table cannot be moved")
+            what = "queues of key-value tables and of topics of type LITE cannot be moved"
+            raise Refused(pb.OUTCOME_INVALID, what)
         row = self.machine.queues.get(topic_id, queue) or _EMPTY_QUEUE
         move, sealing = self.machine.moves.get((topic_id, queue)), None
         if not row.sealed:

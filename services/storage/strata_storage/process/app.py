@@ -47,6 +47,8 @@ from strata_storage.cluster.node_health import NodeHealth
 from strata_storage.group.node_plugins import StoragePlugin
 from strata_storage.group.refusals import Refusals
 from strata_storage.leading.pending.forwarding import QueueForwarder
+from strata_storage.lite.options import LifetimeOf, LiteOptions
+from strata_storage.lite.plugin import LiteStoragePlugin
 from strata_storage.process.metrics import METRICS
 from strata_storage.process.node import StorageNode
 from strata_storage.rows.machine import GroupMachine
@@ -140,6 +142,7 @@ class StorageSetup:
         plugins: their commands and rows.
         forwarder: brings messages that waited to the raft group that has their queue now.
         block_cache: shared with other storage nodes of the process; None: the node has its own.
+        lifetime_of: how long lite topics of a parent topic live without traffic.
     """
 
     retention: RetentionSource | None = None
@@ -147,6 +150,7 @@ class StorageSetup:
     plugins: Sequence[StoragePlugin] = ()
     forwarder: QueueForwarder | None = None
     block_cache: SharedBlockCache | None = None
+    lifetime_of: LifetimeOf = lambda topic_id: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +240,8 @@ class StorageApp:
         self._disk = stores.disk
         self._store = stores.rows
         self._peers = peers
-        self._plugins = tuple(setup.plugins)
+        lite = LiteStoragePlugin(LiteOptions.of(config), setup.lifetime_of)
+        self._plugins: tuple[StoragePlugin, ...] = (lite, *setup.plugins)
         self._tier = setup.tier
         self._random_ticks = runtime.random_between
         self._tracer = runtime.tracer

@@ -282,7 +282,12 @@ class StorageMember:
             servers,
             runtime=self._runtime,
             setup=StorageSetup(
-                self.view, tier, self._setup.plugins, forwarder, self._setup.block_cache
+                self.view,
+                tier,
+                self._setup.plugins,
+                forwarder,
+                self._setup.block_cache,
+                lifetime_of=self.view.lite_lifetime_ms,
             ),
             stores=self._stores,
             peers=Peers(peering, self._directory.node_of, self._grants_of, self._cluster_id),

@@ -135,6 +135,13 @@ class ConsumeQueues:
             old = bisect_right(tail.bases, keep_from - 1)
             self.size_bytes -= tail.drop_first(old)
 
+    def drop_queue(self, batch: RowBatch, topic_id: int, queue: int) -> None:
+        """Remove a queue's rows."""
+        self._rows.delete_queue(batch, topic_id, queue)
+        tail = self._tails.pop((topic_id, queue), None)
+        if tail is not None:
+            self.size_bytes -= tail.size_bytes
+
     def drop_topic(self, batch: RowBatch, topic_id: int) -> None:
         """Remove a topic's rows."""
         self._rows.delete_topic(batch, topic_id)

@@ -13,7 +13,7 @@ from strata_mq.commands import CommandKind
 from strata_state.ports import RowBatch
 from strata_storage.base.errors import ApplyError
 
-PLUGIN_KINDS = frozenset((CommandKind.KV_WRITE,))
+PLUGIN_KINDS = frozenset((CommandKind.KV_WRITE, CommandKind.LITE_TOPICS))
 """Commands that the core does not know."""
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from strata_mq.commands import DropKind, OwnCommand, QueuePlace, SlotGrant
 from strata_mq.layout import QueueRow
-from strata_mq.slots import SLOT_COUNT, slot_of
+from strata_mq.slots import FIRST_LITE_QUEUE, SLOT_COUNT, slot_of
 from strata_state.ports import RowBatch
 from strata_state.rows import GroupRows
 
@@ -156,6 +156,9 @@ class Ownership:
             queue: its number.
             row: the queue's row; None: it has none.
         """
+        if queue >= FIRST_LITE_QUEUE:
+            # A lite topic is where its name was given a number, which made the row.
+            return row is not None
         if row is not None and row.epoch > 0:
             return True
         if topic.topic_id in self._places:

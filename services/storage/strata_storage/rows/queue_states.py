@@ -43,6 +43,11 @@ class QueueStates:
         self._rows.put(batch, topic_id, queue, state)
         self._keep((topic_id, queue), state)
 
+    def drop(self, batch: RowBatch, topic_id: int, queue: int) -> None:
+        """Remove a queue's row."""
+        self._rows.delete(batch, topic_id, queue)
+        self._keep((topic_id, queue), None)
+
     def of_topic(self, topic_id: int) -> list[tuple[int, QueueRow]]:
         """Return (queue, row) of all queues of a topic that have a row in the store."""
         return self._rows.of_topic(topic_id)

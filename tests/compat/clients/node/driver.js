@@ -6,6 +6,7 @@ const { createInterface } = require('node:readline');
 const {
   ConsumeResult,
   FilterExpression,
+  LitePushConsumerImpl,
   Producer,
   PushConsumer,
   SimpleConsumer,
@@ -47,6 +48,7 @@ function report(view) {
     tag: view.tag || null,
     keys: [...view.keys].sort(),
     group: view.messageGroup || null,
+    lite_topic: view.liteTopic || null,
     body_sha256: createHash('sha256').update(view.body).digest('hex'),
     body_size: view.body.length,
     properties: Object.fromEntries(view.properties),
@@ -149,6 +151,7 @@ function message(c) {
     keys: c.keys ?? undefined,
     messageGroup: c.group ?? undefined,
     priority: c.priority ?? undefined,
+    liteTopic: c.lite_topic ?? undefined,
     deliveryTimestamp: c.deliver_at_ms ? new Date(c.deliver_at_ms) : undefined,
     properties: c.properties ? new Map(Object.entries(c.properties)) : undefined,
   };
@@ -236,6 +239,35 @@ const operations = {
         messageListener: listener,
       }),
     );
+  },
+
+  lite(c) {
+    const listener = new ScriptedListener(c.failures);
+    listeners.set(c.name, listener);
+    return start(
+      c.name,
+      new LitePushConsumerImpl({
+        ...base,
+        bindTopic: c.topic,
+        consumerGroup: c.group,
+        subscriptions: new Map([[c.topic, new FilterExpression('*')]]),
+        messageListener: listener,
+      }),
+    );
+  },
+
+  async subscribe_lite(c) {
+    await clients.get(c.name).subscribeLite(c.lite_topic);
+    return {};
+  },
+
+  async unsubscribe_lite(c) {
+    await clients.get(c.name).unsubscribeLite(c.lite_topic);
+    return {};
+  },
+
+  async lite_topics(c) {
+    return { lite_topics: [...clients.get(c.name).getLiteTopicSet()].sort() };
   },
 
   async delivered(c) {

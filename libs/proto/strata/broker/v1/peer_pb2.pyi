@@ -38,6 +38,53 @@ CLIENT_COMMAND_VERIFY_MESSAGE: ClientCommand.ValueType  # 2
 Global___ClientCommand: _TypeAlias = ClientCommand  # noqa: Y015
 
 @_typing.final
+class SyncLiteRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    client_id: _builtins.str
+    namespace: _builtins.str
+    """The client's metadata says it."""
+    request: _builtins.bytes
+    """A serialised apache.rocketmq.v2.SyncLiteSubscriptionRequest."""
+    def __init__(
+        self,
+        *,
+        client_id: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+        request: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "namespace", b"namespace", "request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SyncLiteRequest: _TypeAlias = SyncLiteRequest  # noqa: Y015
+
+@_typing.final
+class SyncLiteResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SyncLiteResponse: _TypeAlias = SyncLiteResponse  # noqa: Y015
+
+@_typing.final
 class CountConnectionsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -49,6 +49,11 @@ class PeerServiceStub(object):
                 request_serializer=strata_dot_broker_dot_v1_dot_peer__pb2.CountConnectionsRequest.SerializeToString,
                 response_deserializer=strata_dot_broker_dot_v1_dot_peer__pb2.CountConnectionsResponse.FromString,
                 _registered_method=True)
+        self.SyncLite = channel.unary_unary(
+                '/strata.broker.v1.PeerService/SyncLite',
+                request_serializer=strata_dot_broker_dot_v1_dot_peer__pb2.SyncLiteRequest.SerializeToString,
+                response_deserializer=strata_dot_broker_dot_v1_dot_peer__pb2.SyncLiteResponse.FromString,
+                _registered_method=True)
 
 
 class PeerServiceServicer(object):
@@ -75,6 +80,13 @@ class PeerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SyncLite(self, request, context):
+        """Tells what a client asked another broker for: clients receive from any broker.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -92,6 +104,11 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     servicer.CountConnections,
                     request_deserializer=strata_dot_broker_dot_v1_dot_peer__pb2.CountConnectionsRequest.FromString,
                     response_serializer=strata_dot_broker_dot_v1_dot_peer__pb2.CountConnectionsResponse.SerializeToString,
+            ),
+            'SyncLite': grpc.unary_unary_rpc_method_handler(
+                    servicer.SyncLite,
+                    request_deserializer=strata_dot_broker_dot_v1_dot_peer__pb2.SyncLiteRequest.FromString,
+                    response_serializer=strata_dot_broker_dot_v1_dot_peer__pb2.SyncLiteResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -175,6 +192,33 @@ class PeerService(object):
             '/strata.broker.v1.PeerService/CountConnections',
             strata_dot_broker_dot_v1_dot_peer__pb2.CountConnectionsRequest.SerializeToString,
             strata_dot_broker_dot_v1_dot_peer__pb2.CountConnectionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SyncLite(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.broker.v1.PeerService/SyncLite',
+            strata_dot_broker_dot_v1_dot_peer__pb2.SyncLiteRequest.SerializeToString,
+            strata_dot_broker_dot_v1_dot_peer__pb2.SyncLiteResponse.FromString,
             options,
             channel_credentials,
             insecure,

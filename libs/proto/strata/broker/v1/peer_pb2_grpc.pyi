@@ -37,6 +37,8 @@ class PeerServiceStub:
     """Sends a command to a client on its telemetry stream here and waits for its answer."""
     CountConnections: _grpc.UnaryUnaryMultiCallable[_peer_pb2.CountConnectionsRequest, _peer_pb2.CountConnectionsResponse]
     """How many clients are connected to this broker."""
+    SyncLite: _grpc.UnaryUnaryMultiCallable[_peer_pb2.SyncLiteRequest, _peer_pb2.SyncLiteResponse]
+    """Tells what a client asked another broker for: clients receive from any broker."""
 
 @_typing.type_check_only
 class PeerServiceAsyncStub(PeerServiceStub):
@@ -47,6 +49,8 @@ class PeerServiceAsyncStub(PeerServiceStub):
     """Sends a command to a client on its telemetry stream here and waits for its answer."""
     CountConnections: _aio.UnaryUnaryMultiCallable[_peer_pb2.CountConnectionsRequest, _peer_pb2.CountConnectionsResponse]  # type: ignore[assignment]
     """How many clients are connected to this broker."""
+    SyncLite: _aio.UnaryUnaryMultiCallable[_peer_pb2.SyncLiteRequest, _peer_pb2.SyncLiteResponse]  # type: ignore[assignment]
+    """Tells what a client asked another broker for: clients receive from any broker."""
 
 class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -72,5 +76,13 @@ class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_peer_pb2.CountConnectionsResponse, _abc.Awaitable[_peer_pb2.CountConnectionsResponse]]:
         """How many clients are connected to this broker."""
+
+    @_abc_1.abstractmethod
+    def SyncLite(
+        self,
+        request: _peer_pb2.SyncLiteRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_peer_pb2.SyncLiteResponse, _abc.Awaitable[_peer_pb2.SyncLiteResponse]]:
+        """Tells what a client asked another broker for: clients receive from any broker."""
 
 def add_PeerServiceServicer_to_server(servicer: PeerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -506,6 +506,7 @@ class ConsumerGroup(_message.Message):
     CREATED_AT_MS_FIELD_NUMBER: _builtins.int
     UPDATED_AT_MS_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    LITE_EXCLUSIVE_FIELD_NUMBER: _builtins.int
     consumer_group_id: _builtins.int
     namespace: _builtins.str
     name: _builtins.str
@@ -517,6 +518,8 @@ class ConsumerGroup(_message.Message):
     created_at_ms: _builtins.int
     updated_at_ms: _builtins.int
     revision: _builtins.int
+    lite_exclusive: _builtins.bool
+    """A lite topic has one client of the consumer group at most: the last one that subscribed to it."""
     @_builtins.property
     def exponential(self) -> Global___ExponentialBackoff: ...
     @_builtins.property
@@ -537,10 +540,11 @@ class ConsumerGroup(_message.Message):
         created_at_ms: _builtins.int = ...,
         updated_at_ms: _builtins.int = ...,
         revision: _builtins.int = ...,
+        lite_exclusive: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["backoff", b"backoff", "customized", b"customized", "exponential", b"exponential"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backoff", b"backoff", "broadcast", b"broadcast", "consumer_group_id", b"consumer_group_id", "created_at_ms", b"created_at_ms", "customized", b"customized", "dead_letter_topic_id", b"dead_letter_topic_id", "exponential", b"exponential", "fifo", b"fifo", "lite_topic", b"lite_topic", "max_attempts", b"max_attempts", "name", b"name", "namespace", b"namespace", "revision", b"revision", "updated_at_ms", b"updated_at_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backoff", b"backoff", "broadcast", b"broadcast", "consumer_group_id", b"consumer_group_id", "created_at_ms", b"created_at_ms", "customized", b"customized", "dead_letter_topic_id", b"dead_letter_topic_id", "exponential", b"exponential", "fifo", b"fifo", "lite_exclusive", b"lite_exclusive", "lite_topic", b"lite_topic", "max_attempts", b"max_attempts", "name", b"name", "namespace", b"namespace", "revision", b"revision", "updated_at_ms", b"updated_at_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_backoff: _TypeAlias = _typing.Literal["exponential", "customized"]  # noqa: Y015
     _WhichOneofArgType_backoff: _TypeAlias = _typing.Literal["backoff", b"backoff"]  # noqa: Y015
@@ -1803,7 +1807,9 @@ class UpdateConsumerGroupRequest(_message.Message):
     def consumer_group(self) -> Global___ConsumerGroup: ...
     @_builtins.property
     def update_mask(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of the fields to change: fifo, max_attempts, backoff, broadcast, lite_topic."""
+        """Names of the fields to change: fifo, max_attempts, backoff, broadcast, lite_topic,
+        lite_exclusive.
+        """
 
     def __init__(
         self,

@@ -63,6 +63,8 @@ class _OutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Outcome.Value
     """
     OUTCOME_UNREADABLE: _Outcome.ValueType  # 16
     """The disk of this replica cannot read it now; another replica may (rule 40)."""
+    OUTCOME_LITE_TOPIC_LIMIT: _Outcome.ValueType  # 17
+    """The raft group has as many lite topics as it may have."""
 
 class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper):
     """Why a part of a request was refused."""
@@ -101,6 +103,8 @@ topic's present count (rule 23).
 """
 OUTCOME_UNREADABLE: Outcome.ValueType  # 16
 """The disk of this replica cannot read it now; another replica may (rule 40)."""
+OUTCOME_LITE_TOPIC_LIMIT: Outcome.ValueType  # 17
+"""The raft group has as many lite topics as it may have."""
 Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
 
 class _StartPosition:

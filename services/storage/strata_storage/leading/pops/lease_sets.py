@@ -432,6 +432,13 @@ class LeaseSets:
         for lease_set in self.of_queue(topic_id, queue):
             self._trim(lease_set)
 
+    def forget_queue(self, topic_id: int, queue: int) -> None:
+        """Forget the sets of a queue whose rows are gone."""
+        for lease_set in self.of_queue(topic_id, queue):
+            self._remove(lease_set.key)
+        gone = (topic_id, queue)
+        self._kept = [section for section in self._kept if section[0].key[1:] != gone]
+
     def on_dropped(self, what: DropKind, dropped_id: int) -> None:
         """Forget the sets of a topic or consumer group whose rows are gone."""
         at = 1 if what == DropKind.TOPIC else 0

@@ -95,7 +95,7 @@ class GroupPopper:
             answer = await self._pop(call, self._clock.monotonic_s() + wait_s)
         except asyncio.CancelledError:
             # It may have been woken for what it did not come to.
-            self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id)
+            self._wake_next(call)
             raise
         if call.levels is not None:
             answer = answer._replace(ready_levels=self._ready_levels(call))
@@ -116,7 +116,7 @@ class GroupPopper:
                 return PopAnswer(delivered, scan.told_later)
             if call.is_gone():
                 # It may have been woken for what it did not take.
-                self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id)
+                self._wake_next(call)
                 return PopAnswer()
             if self._must_tell(call):
                 # A queue was sealed meanwhile, and woke who waited already.
@@ -127,7 +127,7 @@ class GroupPopper:
                     self._sets.filter_limited += 1
                 if time_left_s <= 0 or filter_steps_left <= 0:
                     # The rest is for the next pop.
-                    self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id)
+                    self._wake_next(call)
                     return PopAnswer(unfinished=True)
                 async with self._again:
                     await asyncio.sleep(0)
@@ -185,7 +185,7 @@ class GroupPopper:
             await self._proposer.settled()
         if len(scan.leases) >= call.take.max_messages or self._may_give_more(call, scan):
             # This pop took what it may, or had no time for more; there may be more for the next.
-            self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id)
+            self._wake_next(call)
         if not scan.repeated and call.is_gone():
             # It waited for the log for so long.
             self._give_back_now(scan)
@@ -199,6 +199,10 @@ class GroupPopper:
             # Nobody is told, so nobody's next decision takes along what became of the messages.
             self._sets.flush_kept()
         return delivered
+
+    def _wake_next(self, call: PopCall) -> None:
+        """Let another pop look where this one did."""
+        self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id, call.queue)
 
     # Deciding -----------------------------------------------------------------------------------
 

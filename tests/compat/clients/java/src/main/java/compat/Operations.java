@@ -19,6 +19,7 @@ import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
+import org.apache.rocketmq.client.apis.consumer.LitePushConsumer;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.Message;
 import org.apache.rocketmq.client.apis.message.MessageBuilder;
@@ -83,6 +84,17 @@ final class Operations {
         yield Map.of();
       }
       case "push" -> push(name, command);
+      case "lite" -> lite(name, command);
+      case "subscribe_lite" -> {
+        liteConsumer(name).subscribeLite(command.get("lite_topic").getAsString());
+        yield Map.of();
+      }
+      case "unsubscribe_lite" -> {
+        liteConsumer(name).unsubscribeLite(command.get("lite_topic").getAsString());
+        yield Map.of();
+      }
+      case "lite_topics" ->
+          Map.of("lite_topics", liteConsumer(name).getLiteTopicSet().stream().sorted().toList());
       case "delivered" ->
           Map.of(
               "messages",
@@ -166,6 +178,9 @@ final class Operations {
     if (present(command, "priority")) {
       builder.setPriority(command.get("priority").getAsInt());
     }
+    if (present(command, "lite_topic")) {
+      builder.setLiteTopic(command.get("lite_topic").getAsString());
+    }
     if (present(command, "properties")) {
       for (Map.Entry<String, JsonElement> property :
           command.getAsJsonObject("properties").entrySet()) {
@@ -217,6 +232,22 @@ final class Operations {
     return Map.of();
   }
 
+  private Map<String, ?> lite(String name, JsonObject command) throws Exception {
+    ScriptedListener listener =
+        new ScriptedListener(command.get("failures").getAsInt(), this::report);
+    listeners.put(name, listener);
+    clients.put(
+        name,
+        provider
+            .newLitePushConsumerBuilder()
+            .bindTopic(command.get("topic").getAsString())
+            .setClientConfiguration(configuration)
+            .setConsumerGroup(command.get("group").getAsString())
+            .setMessageListener(listener)
+            .build());
+    return Map.of();
+  }
+
   /** What the client shows of a received message; the offset needs its implementation class. */
   private Map<String, Object> report(MessageView view) {
     int ref = lastRef.incrementAndGet();
@@ -231,6 +262,7 @@ final class Operations {
     reported.put("tag", view.getTag().orElse(null));
     reported.put("keys", view.getKeys().stream().sorted().toList());
     reported.put("group", view.getMessageGroup().orElse(null));
+    reported.put("lite_topic", view.getLiteTopic().orElse(null));
     reported.put("body_sha256", sha256(body));
     reported.put("body_size", body.length);
     reported.put("properties", view.getProperties());
@@ -245,6 +277,10 @@ final class Operations {
 
   private SimpleConsumer simpleConsumer(String name) {
     return (SimpleConsumer) clients.get(name);
+  }
+
+  private LitePushConsumer liteConsumer(String name) {
+    return (LitePushConsumer) clients.get(name);
   }
 
   private MessageView message(JsonObject command) {

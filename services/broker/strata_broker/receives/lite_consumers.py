@@ -1,0 +1,178 @@
+"""Subscriptions of lite topics as this broker knows them, and which of them may have messages.
+
+Each client of a consumer group names lite topics. A place (a lite topic for a consumer group) is
+*ready* for a client if it may have messages: after the subscription, and whenever its storage node
+tells (rule 35). A receive takes from ready places only, in the order in which they became ready; so
+its cost does not depend on how many lite topics there are. Invariants: a place that became ready
+stays so until somebody looked there; a waiting receive of a client is woken while the client has
+ready places.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from strata_broker.storage_client.quiet_places import ConsumerPlace
+from strata_runtime.clock import Clock
+
+# Attempts whose places are remembered: a client repeats its last ones.
+_MAX_ATTEMPTS = 64
+
+
+class LiteKey(NamedTuple):
+    """One client of a consumer group at one parent topic."""
+
+    client_id: str
+    consumer_group_id: int
+    topic_id: int
+
+
+class LiteConsumer:
+    """Lite topics of one client.
+
+    Attributes:
+        places: by name of the lite topic.
+        names: the same by place.
+        ready: places that may have messages, the one to look at first in front.
+        attempts: places that served an attempt; a repeat looks there first.
+        version: of the newest subscription that had one.
+        heard_s: when it subscribed or received last.
+    """
+
+    __slots__ = ("attempts", "heard_s", "key", "names", "places", "ready", "version")
+
+    def __init__(self, key: LiteKey, now_s: float) -> None:
+        self.key = key
+        self.places: dict[str, ConsumerPlace] = {}
+        self.names: dict[ConsumerPlace, str] = {}
+        self.ready: OrderedDict[ConsumerPlace, None] = OrderedDict()
+        self.attempts: OrderedDict[int, ConsumerPlace] = OrderedDict()
+        self.version = 0
+        self.heard_s = now_s
+
+    def served(self, attempt: int, place: ConsumerPlace) -> None:
+        """Note which place served an attempt."""
+        if not attempt:
+            return
+        self.attempts[attempt] = place
+        if len(self.attempts) > _MAX_ATTEMPTS:
+            self.attempts.popitem(last=False)
+
+
+class LiteConsumers:
+    """See the module docstring. Used on the event loop only."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._consumers: dict[LiteKey, LiteConsumer] = {}
+        self._by_place: defaultdict[ConsumerPlace, dict[LiteConsumer, None]] = defaultdict(dict)
+        self._by_client: defaultdict[str, dict[LiteConsumer, None]] = defaultdict(dict)
+        # Receives that wait; a dict for its order.
+        self._waiting: defaultdict[LiteKey, dict[asyncio.Future[None], None]] = defaultdict(dict)
+        self.count = 0
+
+    def find(self, key: LiteKey) -> LiteConsumer | None:
+        """Return what a client subscribed to; None: nothing."""
+        return self._consumers.get(key)
+
+    def heard(self, key: LiteKey) -> LiteConsumer:
+        """Return a client's subscriptions, new ones if there are none, and note that it lives."""
+        consumer = self._consumers.get(key)
+        if consumer is None:
+            consumer = self._consumers[key] = LiteConsumer(key, self._clock.monotonic_s())
+            self._by_client[key.client_id][consumer] = None
+        consumer.heard_s = self._clock.monotonic_s()
+        return consumer
+
+    def add(self, consumer: LiteConsumer, places: Mapping[str, ConsumerPlace]) -> None:
+        """Add lite topics, or move those whose number changed; they may have messages."""
+        for name, place in places.items():
+            old = consumer.places.get(name)
+            if old == place:
+                continue
+            if old is None:
+                self.count += 1
+            else:
+                self._unlink(consumer, old)
+            consumer.places[name] = place
+            consumer.names[place] = name
+            consumer.ready[place] = None
+            self._by_place[place][consumer] = None
+        if consumer.ready:
+            self.wake(consumer.key)
+
+    def remove(self, consumer: LiteConsumer, names: Iterable[str]) -> None:
+        """Remove lite topics; those that are not there do not matter."""
+        for name in names:
+            place = consumer.places.pop(name, None)
+            if place is not None:
+                self.count -= 1
+                self._unlink(consumer, place)
+
+    def drop(self, consumer: LiteConsumer) -> None:
+        """Forget a client's subscriptions."""
+        self.remove(consumer, list(consumer.places))
+        key = consumer.key
+        if self._consumers.get(key) is consumer:
+            del self._consumers[key]
+        of_client = self._by_client[key.client_id]
+        of_client.pop(consumer, None)
+        if not of_client:
+            del self._by_client[key.client_id]
+
+    def drop_client(self, client_id: str) -> None:
+        """Forget a client that said goodbye."""
+        for consumer in list(self._by_client.get(client_id, ())):
+            self.drop(consumer)
+
+    def drop_silent(self, silent_s: float) -> None:
+        """Forget clients that neither subscribed nor received for so long. Looks at all clients."""
+        before_s = self._clock.monotonic_s() - silent_s
+        for consumer in [one for one in self._consumers.values() if one.heard_s < before_s]:
+            self.drop(consumer)
+
+    def of_place(self, place: ConsumerPlace) -> list[LiteConsumer]:
+        """Return the clients that subscribed to a lite topic."""
+        return list(self._by_place.get(place, ()))
+
+    # Messages -----------------------------------------------------------------------------------
+
+    def news(self, place: ConsumerPlace | None) -> None:
+        """A place may have messages; None: any place may."""
+        if place is None:
+            for consumer in self._consumers.values():
+                consumer.ready.update(dict.fromkeys(consumer.names))
+                self.wake(consumer.key)
+            return
+        for consumer in self._by_place.get(place, ()):
+            consumer.ready[place] = None
+            self.wake(consumer.key)
+
+    def wake(self, key: LiteKey) -> None:
+        """Let one waiting receive of a client look."""
+        for waiter in self._waiting.get(key, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    async def wait(self, key: LiteKey, waiter: asyncio.Future[None], timeout_s: float) -> None:
+        """Wait until the client may have messages, or the waiter is done otherwise."""
+        waiting = self._waiting[key]
+        waiting[waiter] = None
+        try:
+            await asyncio.wait((waiter,), timeout=timeout_s)
+        finally:
+            del waiting[waiter]
+            if not waiting:
+                self._waiting.pop(key, None)
+
+    def _unlink(self, consumer: LiteConsumer, place: ConsumerPlace) -> None:
+        consumer.names.pop(place, None)
+        consumer.ready.pop(place, None)
+        of_place = self._by_place[place]
+        of_place.pop(consumer, None)
+        if not of_place:
+            del self._by_place[place]

@@ -1,0 +1,293 @@
+"""Lite topics over two brokers and three storage nodes: to their subscribers, in order, once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.meta.v1 import meta_pb2
+from strata_broker.base.config import BrokerConfig
+from strata_testing.broker.client import Client, message, received, resource
+from strata_testing.broker.fake_edge import MESSAGING
+from tests.integration.broker.cluster_brokers import (
+    ClusterBroker,
+    brokers_over,
+    furnished_cluster,
+    handles_of,
+    number_of,
+)
+from tests.integration.storage.storage_cluster import ClusterUnderTest
+
+PARENT, GROUP, EXCLUSIVE, ORDERS_GROUP = "sessions", "g", "one", "bound"
+PARTIAL_ADD, PARTIAL_REMOVE = definition_pb2.PARTIAL_ADD, definition_pb2.PARTIAL_REMOVE
+COMPLETE_ADD, COMPLETE_REMOVE = definition_pb2.COMPLETE_ADD, definition_pb2.COMPLETE_REMOVE
+QUOTA = 50
+CONFIG = BrokerConfig.model_validate(
+    {
+        "receive": {"min_polling_ms": 0, "min_invisible_ms": 0},
+        "telemetry": {"lite_subscription_quota": QUOTA},
+        "lite": {"look_pause_ms": 1, "max_subscriptions": 70},
+    }
+)
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
+    """A parent with four queues in two raft groups."""
+    async for made in furnished_cluster(tmp_path):
+        topic = meta_pb2.Topic(
+            topic_id=12, name=PARENT, type=meta_pb2.TOPIC_TYPE_LITE, queue_count=4
+        )
+        topic.homes.add(raft_group=1, queues=(0, 2))
+        topic.homes.add(raft_group=2, queues=(1, 3))
+        groups = (
+            meta_pb2.ConsumerGroup(consumer_group_id=30, name=EXCLUSIVE, lite_exclusive=True),
+            meta_pb2.ConsumerGroup(consumer_group_id=31, name=ORDERS_GROUP, lite_topic="orders"),
+        )
+        made.stub.write(
+            meta_pb2.Change(topic=topic),
+            *(meta_pb2.Change(consumer_group=group) for group in groups),
+        )
+        yield made
+
+
+@pytest.fixture
+async def brokers(cluster: ClusterUnderTest) -> AsyncIterator[Sequence[ClusterBroker]]:
+    async with brokers_over(cluster, CONFIG) as made:
+        yield made
+
+
+@pytest.fixture
+def clients(brokers: Sequence[ClusterBroker]) -> list[Client]:
+    return [broker.client for broker in brokers]
+
+
+def lite(number: int, lite_topic: str | None, topic: str = PARENT) -> definition_pb2.Message:
+    """The message with a number."""
+    fields = {} if lite_topic is None else {"lite_topic": lite_topic}
+    kind = definition_pb2.NORMAL if lite_topic is None else definition_pb2.LITE
+    return message(topic, number, body=b"%d" % number, message_type=kind, **fields)
+
+
+async def send(client: Client, numbers: Sequence[int], lite_topic: str) -> None:
+    """Send messages to one lite topic, in one request."""
+    response = await client.send(*(lite(number, lite_topic) for number in numbers))
+    assert response.status.code == definition_pb2.OK, response.status.message
+
+
+async def sync(
+    client: Client,
+    action: definition_pb2.LiteSubscriptionAction.ValueType,
+    *lite_topics: str,
+    group: str = GROUP,
+    topic: str = PARENT,
+    client_id: str = "",
+    **fields: object,
+) -> definition_pb2.Status:
+    """Subscribe; return the answer."""
+    request = service_pb2.SyncLiteSubscriptionRequest(
+        action=action,
+        topic=resource(topic),
+        group=resource(group),
+        lite_topic_set=lite_topics,
+        **fields,  # type: ignore[arg-type]
+    )
+    metadata = named(client, client_id).metadata if client_id else client.metadata
+    response = await client.edge.call(
+        f"{MESSAGING}SyncLiteSubscription",
+        request,
+        service_pb2.SyncLiteSubscriptionResponse,
+        metadata,
+    )
+    return response.status
+
+
+def named(client: Client, client_id: str) -> Client:
+    """Another client of the same broker."""
+    other = Client(client.edge)
+    other.metadata = {**client.metadata, "x-mq-client-id": client_id}
+    return other
+
+
+async def subscribe(client: Client, *lite_topics: str, **fields: object) -> None:
+    status = await sync(client, PARTIAL_ADD, *lite_topics, **fields)  # type: ignore[arg-type]
+    assert status.code == definition_pb2.OK, status.message
+
+
+async def take(
+    client: Client, count: int, group: str = GROUP, **fields: object
+) -> list[definition_pb2.Message]:
+    """Receive and ack until there are as many messages."""
+    got: list[definition_pb2.Message] = []
+    async with asyncio.timeout(30):
+        while len(got) < count:
+            _, messages = await client.receive(PARENT, group, **fields)  # type: ignore[arg-type]
+            got += messages
+            if messages:
+                await client.ack(PARENT, group, *handles_of(messages))
+    return got
+
+
+def by_lite_topic(messages: Sequence[definition_pb2.Message]) -> dict[str, list[int]]:
+    """Return the numbers of messages, in order of delivery, by lite topic."""
+    numbers: defaultdict[str, list[int]] = defaultdict(list)
+    for one in messages:
+        assert one.system_properties.message_type == definition_pb2.LITE
+        numbers[one.system_properties.lite_topic].append(number_of(one))
+    return dict(numbers)
+
+
+async def test_messages_come_to_subscribers_in_order(
+    cluster: ClusterUnderTest, clients: list[Client]
+) -> None:
+    """Only those of subscribed lite topics, whichever broker was sent to, told or asked.
+
+    All replicas have the same rows afterwards.
+    """
+    names = [f"chat-{number}" for number in range(12)]
+    for number in range(36):
+        await send(clients[number % 2], [number], names[number % 12])
+    await subscribe(clients[0], *names[:6])
+    got = await take(clients[1], 9) + await take(clients[0], 9)
+    assert by_lite_topic(got) == {names[at]: [at, at + 12, at + 24] for at in range(6)}
+    assert await clients[1].receive_all(PARENT, GROUP) == [], "nobody subscribed to the rest"
+    await subscribe(clients[1], *names[6:])
+    got = await take(clients[0], 18)
+    assert by_lite_topic(got) == {names[at]: [at, at + 12, at + 24] for at in range(6, 12)}
+    for raft_group in (1, 2):
+        await cluster.check_rows_equal(raft_group)
+
+
+async def test_a_message_wakes_the_receive_of_a_subscriber(clients: list[Client]) -> None:
+    """Also at the broker that was not told, and before the lite topic has any message."""
+    call = clients[1].begin_receive(PARENT, GROUP, polling_s=20)
+    await subscribe(clients[0], "late")
+    await send(clients[0], [1], "other")
+    assert not call.done()
+    await send(clients[0], [2], "late")
+    async with asyncio.timeout(10):
+        _, messages = received(await call.answer)
+    assert by_lite_topic(messages) == {"late": [2]}
+
+
+async def test_the_next_message_waits_for_the_ack_of_the_one_before(
+    clients: list[Client],
+) -> None:
+    """Per lite topic: another one is not held up."""
+    await send(clients[0], [1, 2], "a")
+    await send(clients[0], [3], "b")
+    await subscribe(clients[0], "a", "b")
+    first = [await clients[0].receive(PARENT, GROUP, batch_size=1) for _ in range(3)]
+    got = [one for _, messages in first for one in messages]
+    assert by_lite_topic(got) == {"a": [1], "b": [3]}
+    await clients[1].ack(PARENT, GROUP, *handles_of(got))
+    assert by_lite_topic(await take(clients[1], 1)) == {"a": [2]}
+
+
+async def test_a_message_that_is_not_acked_comes_again(clients: list[Client]) -> None:
+    """After its invisible time, as a second attempt, before the messages behind it."""
+    await send(clients[0], [1, 2], "a")
+    await subscribe(clients[0], "a")
+    _, (first,) = await clients[0].receive(PARENT, GROUP, batch_size=1, invisible_s=1)
+    again = await take(clients[1], 2, batch_size=1, polling_s=5)
+    assert by_lite_topic([first, *again]) == {"a": [1, 1, 2]}
+    assert [one.system_properties.delivery_attempt for one in again] == [2, 1]
+
+
+async def test_what_a_parent_refuses(clients: list[Client]) -> None:
+    """A message without a lite topic, or to another type of topic, and names that are none."""
+    conflict = definition_pb2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    illegal = definition_pb2.ILLEGAL_LITE_TOPIC
+    for wrong, code in (
+        (lite(1, None), conflict),
+        (lite(1, "a", "orders"), conflict),
+        (lite(1, ""), illegal),
+        (lite(1, "n" * 65), illegal),
+    ):
+        response = await clients[0].send(wrong)
+        assert response.status.code == code, response.status.message
+    for status, code in (
+        (await sync(clients[0], PARTIAL_ADD, "a", topic="orders"), definition_pb2.ILLEGAL_TOPIC),
+        (await sync(clients[0], PARTIAL_ADD, "a", topic="none"), definition_pb2.TOPIC_NOT_FOUND),
+        (
+            await sync(clients[0], PARTIAL_ADD, "a", group=ORDERS_GROUP),
+            definition_pb2.ILLEGAL_CONSUMER_GROUP,
+        ),
+        (await sync(clients[0], COMPLETE_ADD, "n" * 65), illegal),
+        (await sync(clients[0], PARTIAL_ADD, " "), illegal),
+    ):
+        assert status.code == code, status.message
+
+
+async def test_subscriptions_are_added_removed_and_replaced(clients: list[Client]) -> None:
+    """A request with an older version than the last one changes nothing."""
+    await subscribe(clients[0], "a", "b")
+    assert (await sync(clients[0], PARTIAL_REMOVE, "a")).code == definition_pb2.OK
+    for number, name in enumerate("abc"):
+        await send(clients[0], [number], name)
+    assert by_lite_topic(await take(clients[1], 1)) == {"b": [1]}
+    assert (await sync(clients[0], COMPLETE_ADD, "a", "c", version=5)).code == definition_pb2.OK
+    assert (await sync(clients[0], COMPLETE_ADD, "b", version=4)).code == definition_pb2.OK
+    await send(clients[0], [9], "b")
+    assert by_lite_topic(await take(clients[1], 2)) == {"a": [0], "c": [2]}
+    assert await clients[0].receive_all(PARENT, GROUP) == []
+    assert (await sync(clients[0], COMPLETE_REMOVE)).code == definition_pb2.OK
+    await send(clients[0], [10], "a")
+    assert await clients[1].receive_all(PARENT, GROUP) == []
+
+
+async def test_quotas_of_a_client_and_of_all(clients: list[Client]) -> None:
+    """A request that would pass a quota changes nothing."""
+    exceeded = definition_pb2.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+    names = [f"n{number}" for number in range(QUOTA)]
+    await subscribe(clients[0], *names)
+    status = await sync(clients[0], PARTIAL_ADD, "more")
+    assert (status.code, "50 lite topics" in status.message) == (exceeded, True), status.message
+    await send(clients[0], [1], "more")
+    await send(clients[0], [2], names[7])
+    assert by_lite_topic(await take(clients[0], 1)) == {names[7]: [2]}
+    assert await clients[0].receive_all(PARENT, GROUP) == []
+    status = await sync(clients[0], PARTIAL_ADD, *names[:21], client_id="second")
+    assert (status.code, "max_subscriptions" in status.message) == (exceeded, True), status.message
+    await subscribe(clients[0], *names[:20], client_id="second")
+
+
+async def test_an_exclusive_group_has_one_client_per_lite_topic(
+    clients: list[Client], brokers: Sequence[ClusterBroker]
+) -> None:
+    """The last one that subscribes has it, the one before is told; a repeat claims nothing."""
+    await subscribe(clients[0], "a", "b", group=EXCLUSIVE, client_id="first")
+    await subscribe(clients[0], "b", group=EXCLUSIVE, client_id="second")
+    status = await sync(clients[1], COMPLETE_ADD, "a", "b", group=EXCLUSIVE, client_id="first")
+    assert status.code == definition_pb2.OK
+    for number, (one, other) in enumerate((clients, clients[::-1])):
+        first, second = named(one, "first"), named(other, "second")
+        await send(one, [2 * number], "a")
+        await send(one, [2 * number + 1], "b")
+        assert by_lite_topic(await take(second, 1, EXCLUSIVE)) == {"b": [2 * number + 1]}
+        assert by_lite_topic(await take(first, 1, EXCLUSIVE)) == {"a": [2 * number]}
+
+
+async def test_nothing_is_lost_when_a_leader_dies(
+    cluster: ClusterUnderTest, clients: list[Client]
+) -> None:
+    """Names, order and messages are those of before."""
+    names = [f"s{number}" for number in range(8)]
+    await subscribe(clients[0], *names)
+    for number in range(24):
+        await send(clients[0], [number], names[number % 8])
+    got = await take(clients[1], 8, batch_size=1)
+    await cluster.members[await cluster.until_led(1)].lose_power()
+    for number in range(24, 32):
+        await send(clients[1], [number], names[number % 8])
+    got += await take(clients[1], 24)
+    seen = by_lite_topic(got)
+    assert {name: sorted(set(numbers)) for name, numbers in seen.items()} == {
+        names[at]: [at, at + 8, at + 16, at + 24] for at in range(8)
+    }
+    assert Counter(map(number_of, got)).most_common(1)[0][1] == 1
