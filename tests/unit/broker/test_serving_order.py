@@ -35,6 +35,7 @@ class RaftGroups:
         self.now_s = 0.0
         self.asks: list[Ask] = []
         self.sent = 0
+        self.receives = 0
 
     def send(self, raft_group: int, level: int, count: int = 1) -> None:
         for _ in range(count):
@@ -42,9 +43,15 @@ class RaftGroups:
             self.sent += 1
 
     def receive(self, most: int = 1) -> list[tuple[int, int]]:
-        """Receive once; return (level, number of the message) of each message."""
+        """Receive once; return (level, number of the message) of each message.
+
+        Each receive begins at another place, as a broker's does.
+        """
+        places = deque(self.queues)
+        places.rotate(-self.receives)
+        self.receives += 1
         levels = self.orders.begin(
-            (TOPIC, GROUP), tuple(self.queues), queue_count=LEVELS, max_messages=most
+            (TOPIC, GROUP), tuple(places), queue_count=LEVELS, max_messages=most
         )
         try:
             while (ask := levels.next(self.now_s)) is not None:
