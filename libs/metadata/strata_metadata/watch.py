@@ -67,7 +67,10 @@ class WatchHub:
         stamp: int = 0,
     ) -> None:
         self._store = store
-        self._recent: deque[Revision] = deque(maxlen=options.recent_changes)
+        # Bounded by its changes, not its revisions: one revision may create a thousand topics.
+        self._recent: deque[Revision] = deque()
+        self._max_recent_changes = options.recent_changes
+        self._recent_changes = 0
         self._revision = revision
         self._stamp = stamp
         self._response_changes = options.response_changes
@@ -88,13 +91,18 @@ class WatchHub:
         """Wake the watchers. The rows of these revisions are in the store already."""
         if not revisions:
             return
-        self._recent.extend(revisions)
+        for revision in revisions:
+            self._recent.append(revision)
+            self._recent_changes += _weight(revision)
+        while self._recent_changes > self._max_recent_changes and len(self._recent) > 1:
+            self._recent_changes -= _weight(self._recent.popleft())
         self._revision, self._stamp = revisions[-1].number, revisions[-1].stamp
         self._wake()
 
     def reset(self, revision: int, stamp: int = 0) -> None:
         """All rows were replaced: whoever is behind gets a snapshot."""
         self._recent.clear()
+        self._recent_changes = 0
         self._revision, self._stamp = revision, stamp
         self._wake()
 
@@ -271,6 +279,11 @@ class WatchHub:
             response.changes.append(change)
         response.revision = revision
         yield response
+
+
+def _weight(revision: Revision) -> int:
+    """Return how much a revision counts; one without changes takes memory, too."""
+    return max(1, len(revision.changes))
 
 
 class _Scanned(Protocol):

@@ -18,7 +18,8 @@ from zlib import crc32
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.metadata.access_rows import AccessRows
-from strata_broker.metadata.tables import Home, MetadataTables, Name, TopicRow
+from strata_broker.metadata.name_index import Name, NameIndex
+from strata_broker.metadata.tables import Home, MetadataTables, TopicRow
 from strata_metadata.placement import PlacementView
 from strata_metadata.tables import NO_RAFT_GROUP
 from strata_mq.slots import SLOT_COUNT
@@ -66,6 +67,10 @@ class MetadataView(PlacementView[MetadataTables]):
         """Return all topics, in no order."""
         return self._tables.topics.values()
 
+    def topic_names(self) -> NameIndex:
+        """Return the names of all topics in their order; a snapshot replaces the object."""
+        return self._tables.topic_names
+
     def consumer_group(self, namespace: str, name: str) -> meta_pb2.ConsumerGroup | None:
         """Find a consumer group by name."""
         return self._tables.consumer_groups.get((namespace, name))
@@ -73,6 +78,10 @@ class MetadataView(PlacementView[MetadataTables]):
     def consumer_groups(self) -> Collection[meta_pb2.ConsumerGroup]:
         """Return all consumer groups, in no order."""
         return self._tables.consumer_groups.values()
+
+    def consumer_group_names(self) -> NameIndex:
+        """Return the names of all consumer groups in their order; likewise."""
+        return self._tables.consumer_group_names
 
     def topic_count(self, namespace: str) -> int:
         """Return how many topics a namespace has, dead-letter topics not counted."""

@@ -12,12 +12,10 @@ from typing import NamedTuple
 
 from strata.meta.v1 import meta_pb2
 from strata_broker.metadata.access_rows import AccessRows
+from strata_broker.metadata.name_index import Name, NameIndex
 from strata_metadata.placement import PlacementTables
 from strata_metadata.tables import NO_RAFT_GROUP, copy_row, put_row
 from strata_mq.requests import is_own_consumer_group, is_table_topic
-
-Name = tuple[str, str]
-"""(namespace, name)."""
 
 _NO_OVERRIDES: Mapping[int, meta_pb2.QueueOverride] = {}
 
@@ -102,6 +100,7 @@ class MetadataTables(PlacementTables):
 
     Attributes:
         topics, topics_by_id: the same rows.
+        topic_names, consumer_group_names: keys of the rows in their order.
         rehashing: topics whose message groups may be where an older queue count put them, by id.
         consumer_groups: by their names.
         tombstones: those that are not done; the nameserver bounds their number.
@@ -119,8 +118,10 @@ class MetadataTables(PlacementTables):
         super().__init__()
         self.topics: dict[Name, TopicRow] = {}
         self.topics_by_id: dict[int, TopicRow] = {}
+        self.topic_names = NameIndex()
         self.rehashing: dict[int, TopicRow] = {}
         self.consumer_groups: dict[Name, meta_pb2.ConsumerGroup] = {}
+        self.consumer_group_names = NameIndex()
         self.tombstones: dict[tuple[int, int], meta_pb2.Tombstone] = {}
         self.quotas: dict[Name, meta_pb2.Quota] = {}
         self.access = AccessRows()
@@ -204,30 +205,45 @@ class MetadataTables(PlacementTables):
         self.new_placement = True
 
     def _take_topic(self, topic: meta_pb2.Topic, *, deleted: bool) -> None:
-        old = self.topics.pop((topic.namespace, topic.name), None)
+        name = (topic.namespace, topic.name)
+        old = self.topics.get(name)
         if old is not None:
             self.topics_by_id.pop(old.topic_id, None)
             self.rehashing.pop(old.topic_id, None)
-            self.topic_counts[old.namespace] -= not old.is_dead_letter
+            self._count_topic(old, -1)
         if deleted:
+            if self.topics.pop(name, None) is not None:
+                self.topic_names.remove(name)
             return
         row = TopicRow(topic)
         if old is not None and old.topic_id == row.topic_id:
             # It may have grown: receives that wait look at its new queues, too.
             self.new_placement |= old.queue_count != row.queue_count
-        self.topics[row.namespace, row.name] = row
+        if old is None:
+            name = (row.namespace, row.name)
+            self.topic_names.add(name)
+        self.topics[name] = row
         self.topics_by_id[row.topic_id] = row
-        self.topic_counts[row.namespace] += not row.is_dead_letter
+        self._count_topic(row, 1)
         if row.previous_queue_count:
             self.rehashing[row.topic_id] = row
 
+    def _count_topic(self, row: TopicRow, by: int) -> None:
+        if not row.is_dead_letter:
+            _add(self.topic_counts, row.namespace, by)
+
     def _take_consumer_group(self, group: meta_pb2.ConsumerGroup, *, deleted: bool) -> None:
         name = (group.namespace, group.name)
+        counted = not is_own_consumer_group(group.name)
         if self.consumer_groups.pop(name, None) is not None:
-            self.consumer_group_counts[group.namespace] -= not is_own_consumer_group(group.name)
+            _add(self.consumer_group_counts, group.namespace, -counted)
+            if deleted:
+                self.consumer_group_names.remove(name)
+        elif not deleted:
+            self.consumer_group_names.add(name)
         if not deleted:
             self.consumer_groups[name] = copy_row(group)
-            self.consumer_group_counts[group.namespace] += not is_own_consumer_group(group.name)
+            _add(self.consumer_group_counts, group.namespace, counted)
         self.new_consumer_groups.add(name)
 
     def _take_override(self, override: meta_pb2.QueueOverride, *, deleted: bool) -> None:
@@ -248,6 +264,13 @@ class MetadataTables(PlacementTables):
             del self._overrides[override.topic_id]
         self.new_moves.add(override.topic_id)
         self.new_placement = True
+
+
+def _add(counts: Counter[str], namespace: str, by: int) -> None:
+    """Count; a namespace without anything is forgotten, so that deleted ones leave nothing."""
+    counts[namespace] += by
+    if not counts[namespace]:
+        del counts[namespace]
 
 
 def _append_epoch(row: meta_pb2.QueueOverride, ended_in: int, epoch: meta_pb2.Epoch) -> None:

@@ -34,6 +34,19 @@ class NameserverConfig(Section):
     max_topics: int = Field(
         default=1_000_000, ge=1, description="Most topics, dead-letter topics included."
     )
+    max_batch_topics: int = Field(
+        default=1_000,
+        ge=1,
+        le=10_000,
+        description="Most topics in one CreateTopics call; a larger call is refused.",
+    )
+    max_batch_bytes: int = Field(
+        default=1024 * 1024,
+        ge=65_536,
+        le=4 * 1024 * 1024,
+        description="Largest sum of the rows that one CreateTopics call makes; a larger call is "
+        "refused.",
+    )
     max_consumer_groups: int = Field(default=1_000_000, ge=1, description="Most consumer groups.")
     max_queues_per_topic: int = Field(
         default=1_024, ge=1, le=4_096, description="Most queues of one topic."

@@ -1,0 +1,107 @@
+"""Names in order: the same as a sorted list, whatever came and went."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+
+from strata_broker.metadata.name_index import Name, NameIndex
+from strata_broker.servicers.pages import page_of_names
+
+
+def filled(*names: Name) -> NameIndex:
+    index = NameIndex()
+    for name in names:
+        index.add(name)
+    return index
+
+
+def test_the_index_is_a_sorted_list() -> None:
+    """Names from any place on are those of a sorted set, after any additions and removals."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chooser = random.Random(seed)
+    index, known = NameIndex(), set[Name]()
+    for step in range(40_000):
+        name = (f"n{chooser.randrange(3)}", f"t{chooser.randrange(9_000)}")
+        if name in known and chooser.random() < 0.5:
+            known.discard(name)
+            index.remove(name)
+        elif name not in known:
+            known.add(name)
+            index.add(name)
+        if step % 4_000 == 0:
+            ordered = sorted(known)
+            assert len(index) == len(ordered)
+            for start in (("", ""), ("n1", "t5"), name, ("n9", "")):
+                assert list(index.after(start)) == [each for each in ordered if each > start]
+                at_least = [each for each in ordered if each >= start]
+                assert list(islice(index.starting_at(start), 50)) == at_least[:50]
+            wanted = [each for each in ordered if each[0] == "n2" and each[1].startswith("t88")]
+            assert list(index.beginning_with("n2", "t88")) == wanted
+    for name in sorted(known):
+        index.remove(name)
+    index.remove(("n0", "never"))
+    assert (len(index), list(index.after(("", "")))) == (0, [])
+
+
+def test_names_in_order_fill_the_runs() -> None:
+    """A snapshot's names come in order: the index then has as few runs as it can."""
+    index = filled(*(("", f"t{number:06}") for number in range(20_000)))
+    assert len(index._runs) <= 20_000 // 1_024
+    assert list(index.after(("", "t019998"))) == [("", "t019999")]
+
+
+def test_pages_join_without_gaps() -> None:
+    """Every name of a list is on one page, whatever the size of the pages."""
+    names = [(space, f"{kind}{number:03}") for space in ("", "a", "b") for kind in "xy"
+             for number in range(40)]  # fmt: skip
+    index = filled(*names)
+    for size in (1, 7, 40, 1_000):
+        for namespace in (None, "", "a", "nowhere"):
+            for prefix in ("", "y", "y01", "z"):
+                found: list[Name] = []
+                token = ""
+                while True:
+                    page, token = page_of_names(
+                        index,
+                        lambda name: name[1] != "y011",
+                        size,
+                        token,
+                        namespace=namespace,
+                        prefix=prefix,
+                    )
+                    assert len(page) <= size
+                    found += page
+                    if not token:
+                        break
+                assert found == [
+                    name
+                    for name in sorted(names)
+                    if namespace in (None, name[0])
+                    and name[1].startswith(prefix)
+                    and name[1] != "y011"
+                ]
+
+
+def test_a_page_looks_at_a_bounded_number_of_names() -> None:
+    """A caller that may see little gets short pages, and the list goes on behind each."""
+    index = filled(*(("", f"t{number:06}") for number in range(50_000)))
+    looked = 0
+
+    def wanted(name: Name) -> bool:
+        nonlocal looked
+        looked += 1
+        return name[1] == "t049999"
+
+    found: list[Name] = []
+    token, pages = "", 0
+    while True:
+        before = looked
+        page, token = page_of_names(index, wanted, 100, token)
+        assert looked - before <= 20_000
+        found += page
+        pages += 1
+        if not token:
+            break
+    assert (found, pages) == ([("", "t049999")], 3)
