@@ -123,7 +123,7 @@ class BrokerApp:
         self.audit = AuditRecorder((LogSink(), runtime.audit), config.audit, clock, metrics=metrics)
         self._tasks = Tasks("broker", runtime.on_fatal)
         self.requests = RequestTasks("broker", metrics, max_tasks=max_requests(config))
-        self.view = MetadataView()
+        self.view = MetadataView(config.metadata.max_topics_in_use)
         self.access = Authenticator(
             self.view, config.access_control, clock, audit=self.audit, metrics=metrics
         )

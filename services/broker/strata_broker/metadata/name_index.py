@@ -1,7 +1,7 @@
 """Names in their order, so that a page of a list costs a page and not the whole list.
 
 Names are kept in runs of bounded length, so that adding or removing one name moves a run and not
-all names behind it. The index holds references to the names, which the tables have anyway.
+all names behind it. The index holds references to the keys, which the tables have anyway.
 """
 
 from __future__ import annotations
@@ -13,32 +13,46 @@ from itertools import chain, islice, takewhile
 Name = tuple[str, str]
 """(namespace, name)."""
 
+_SEPARATOR = "\x00"
 _RUN_NAMES = 1_024
 """A run that grows to twice this number of names becomes two runs."""
+
+
+def key_of(name: Name) -> str:
+    """Return a name as one text; texts sort as the names do, which never hold a zero character."""
+    return f"{name[0]}\x00{name[1]}"
+
+
+def name_of(key: str) -> Name:
+    """Return the name of such a text."""
+    namespace, _, name = key.partition(_SEPARATOR)
+    return namespace, name
 
 
 class NameIndex:
     """Names of topics or of consumer groups, by namespace and name."""
 
-    __slots__ = ("_lasts", "_runs")
+    __slots__ = ("_lasts", "_length", "_runs")
 
     def __init__(self) -> None:
-        self._runs: list[list[Name]] = []
-        # The last name of each run.
-        self._lasts: list[Name] = []
+        self._runs: list[list[str]] = []
+        # The last key of each run.
+        self._lasts: list[str] = []
+        self._length = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._runs))
+        return self._length
 
-    def add(self, name: Name) -> None:
-        """Add a name that is not there yet."""
+    def add(self, key: str) -> None:
+        """Add a name, by its key, that is not there yet."""
+        self._length += 1
         if not self._runs:
-            self._runs.append([name])
-            self._lasts.append(name)
+            self._runs.append([key])
+            self._lasts.append(key)
             return
-        at = min(bisect_left(self._lasts, name), len(self._runs) - 1)
+        at = min(bisect_left(self._lasts, key), len(self._runs) - 1)
         run = self._runs[at]
-        insort(run, name)
+        insort(run, key)
         if len(run) >= 2 * _RUN_NAMES:
             # Snapshots come in order: there the first run stays full and the rest is small.
             half = _RUN_NAMES if at < len(self._runs) - 1 else len(run) - 1
@@ -47,15 +61,16 @@ class NameIndex:
             del run[half:]
         self._lasts[at] = run[-1]
 
-    def remove(self, name: Name) -> None:
+    def remove(self, key: str) -> None:
         """Remove a name; nothing happens if it is not there."""
-        at = bisect_left(self._lasts, name)
+        at = bisect_left(self._lasts, key)
         if at == len(self._runs):
             return
         run = self._runs[at]
-        place = bisect_left(run, name)
-        if run[place] != name:
+        place = bisect_left(run, key)
+        if run[place] != key:
             return
+        self._length -= 1
         del run[place]
         if run:
             self._lasts[at] = run[-1]
@@ -77,10 +92,12 @@ class NameIndex:
             self.starting_at((namespace, prefix)),
         )
 
-    def _from(self, bisect: Callable[[list[Name], Name], int], name: Name) -> Iterator[Name]:
-        at = bisect(self._lasts, name)
+    def _from(self, bisect: Callable[[list[str], str], int], name: Name) -> Iterator[Name]:
+        key = key_of(name)
+        at = bisect(self._lasts, key)
         if at == len(self._runs):
             return iter(())
         run = self._runs[at]
         behind = islice(self._runs, at + 1, None)
-        return chain(islice(run, bisect(run, name), None), chain.from_iterable(behind))
+        keys = chain(islice(run, bisect(run, key), None), chain.from_iterable(behind))
+        return map(name_of, keys)
