@@ -6,7 +6,6 @@ import random
 
 from strata_mq.layout import QueueRow
 from strata_state.memory_store import MemoryStore
-from strata_state.ports import RowBatch
 from strata_state.rows import QueueRows
 
 
@@ -22,7 +21,7 @@ def test_pages_of_queues_join_without_gaps() -> None:
     store = MemoryStore()
     mine, other = QueueRows(store, 2), QueueRows(store, 3)
     keys = sorted({(chooser.randrange(1, 60), chooser.randrange(5)) for _ in range(150)})
-    batch = RowBatch()
+    batch = store.new_batch()
     for number, key in enumerate(keys):
         mine.put(batch, *key, row(number))
         other.put(batch, *key, row(1_000))
@@ -41,12 +40,12 @@ def test_a_queue_behind_the_walk_comes_with_a_later_page() -> None:
     """Rows that are written between two pages show if the walk has not passed their place."""
     store = MemoryStore()
     rows = QueueRows(store, 1)
-    batch = RowBatch()
+    batch = store.new_batch()
     for topic_id in (1, 5):
         rows.put(batch, topic_id, 0, row(1))
     store.write(batch)
     (first,) = rows.after(None, 1)
-    batch = RowBatch()
+    batch = store.new_batch()
     rows.put(batch, 3, 0, row(2))
     rows.put(batch, 0, 0, row(2))
     store.write(batch)
