@@ -119,7 +119,7 @@ def test_a_copy_of_an_older_version_gets_its_rows_by_id() -> None:
 
 
 def test_few_topics_are_in_memory() -> None:
-    """Of many topics a storage node keeps those that it was asked for last."""
+    """A storage node with many topics keeps those that it was asked for last."""
     store = MemoryMetadataStore()
     cache, view, stored = opened(store, max_kept=10)
     rows = [topic(f"t{number}", 1 + number) for number in range(500)]

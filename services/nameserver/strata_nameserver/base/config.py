@@ -32,7 +32,9 @@ class NameserverConfig(Section):
     }
 
     max_topics: int = Field(
-        default=1_000_000, ge=1, description="Most topics, dead-letter topics included."
+        default=2_500_000,
+        ge=1,
+        description="Most topics. Dead-letter topics count; each consumer group has one.",
     )
     max_batch_topics: int = Field(
         default=1_000,

@@ -20,7 +20,7 @@ from strata_state.metadata_keys import topic_key
 
 
 class Batch(NamedTuple):
-    """What became of the topics of a batch.
+    """Counts and failures of the topics of a batch.
 
     Attributes:
         created: number of new topics.

@@ -69,7 +69,7 @@ from strata_storage.rows.machine import GroupMachine
 from strata_storage.tiering.opening import TierSetup
 
 _MAX_CHANNELS = 512
-# Of what the copy holds at the start; topics are read when they are asked for.
+# Rows of the copy that the view is told at the start; topics are read when they are asked for.
 _SINK_KINDS = frozenset(
     {
         MetadataRowKind.NODE,
