@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--routes", type=int, default=2_000)
     parser.add_argument("--sends", type=int, default=10_000)
     parser.add_argument("--at-once", type=int, default=32)
+    parser.add_argument("--fill", action="store_true", help="send a message to every topic first")
     parser.add_argument("--folder", type=Path, help="for the data; default: a temporary folder")
     arguments = parser.parse_args()
     # Without compiled files every start would compile all modules.
@@ -83,6 +84,9 @@ def measure(count: int, folder: Path, arguments: argparse.Namespace) -> dict[str
         figures["empty"] = held(node)
         figures["create"] = create(node, names, count)
         figures["created"] = held(node)
+        if arguments.fill:
+            figures["fill"] = asyncio.run(fill(node, count, arguments.at_once))
+            figures["filled"] = held(node)
         figures |= asyncio.run(calls(node, count, arguments))
         figures["used"] = held(node)
         began_s = time.monotonic()
@@ -132,6 +136,12 @@ def create(node: Standalone, names: Path, count: int) -> dict[str, float]:
         "per_s": round(count / took_s),
         "cpu_us_per_topic": round(cpu_s * 1e6 / count, 1),
     }
+
+
+async def fill(node: Standalone, count: int, at_once: int) -> dict[str, float]:
+    """Send a message to every topic, so that every queue has data."""
+    async with Client(node.endpoint) as client:
+        return await sends(node, client, [name_of(number) for number in range(count)], at_once)
 
 
 async def calls(node: Standalone, count: int, arguments: argparse.Namespace) -> dict[str, Any]:

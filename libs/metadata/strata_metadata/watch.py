@@ -20,7 +20,7 @@ from strata_angelia.cluster_id import ClusterId, own
 from strata_metadata.errors import MetaRefused
 from strata_metadata.metrics import METRICS
 from strata_metadata.options import WatchOptions
-from strata_metadata.rows import SNAPSHOT_ORDER, change_of
+from strata_metadata.rows import SNAPSHOT_ORDER, change_of, fill_change
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
 from strata_state.metadata import MetadataStore, Row
@@ -272,11 +272,14 @@ class WatchHub:
         self._snapshots_total.add()
         revision = self._revision
         response = meta_pb2.WatchResponse(snapshot=True, snapshot_revision=revision)
-        for change in _all_rows(self._store):
-            if len(response.changes) >= self._response_changes:
-                yield response
-                response = meta_pb2.WatchResponse(snapshot_revision=revision)
-            response.changes.append(change)
+        count = 0
+        for kind in SNAPSHOT_ORDER:
+            for key, value in self._store.scan(*kind_range(kind)):
+                if count == self._response_changes:
+                    yield response
+                    response, count = meta_pb2.WatchResponse(snapshot_revision=revision), 0
+                fill_change(response.changes.add(), key, value)
+                count += 1
         response.revision = revision
         yield response
 

@@ -341,7 +341,10 @@ class MetadataSection(Section):
         description="Time after which a silent watch counts as lost.",
     )
     start_timeout_ms: int = Field(
-        default=10_000, ge=1, description="Time limit for the first metadata; then the start fails."
+        default=10_000,
+        ge=1,
+        description="Time limit for the first part of the metadata, and between two parts; "
+        "then the start fails.",
     )
     heartbeat_ms: int = Field(
         default=_PRESENCE.interval_ms,

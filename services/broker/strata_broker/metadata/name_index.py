@@ -50,9 +50,14 @@ class NameIndex:
             self._runs.append([key])
             self._lasts.append(key)
             return
-        at = min(bisect_left(self._lasts, key), len(self._runs) - 1)
-        run = self._runs[at]
-        insort(run, key)
+        if key > self._lasts[-1]:
+            # So it is with the names of a snapshot.
+            at, run = len(self._runs) - 1, self._runs[-1]
+            run.append(key)
+        else:
+            at = bisect_left(self._lasts, key)
+            run = self._runs[at]
+            insort(run, key)
         if len(run) >= 2 * _RUN_NAMES:
             # Snapshots come in order: there the first run stays full and the rest is small.
             half = _RUN_NAMES if at < len(self._runs) - 1 else len(run) - 1

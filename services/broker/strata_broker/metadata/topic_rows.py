@@ -149,8 +149,9 @@ class TopicRows:
         """Write or delete a row; return the row that was there before."""
         name = (topic.namespace, topic.name)
         key = key_of(name)
-        self._young.pop(name, None)
-        self._old.pop(name, None)
+        if self._young or self._old:
+            self._young.pop(name, None)
+            self._old.pop(name, None)
         before: meta_pb2.Topic | None = None
         old = self._serialised.pop(key, None) if deleted else self._serialised.get(key)
         if old is not None:
