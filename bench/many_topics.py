@@ -61,8 +61,15 @@ def main() -> None:
     for count in map(int, arguments.counts.split(",")):
         with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
             results.append(measure(count, Path(folder), arguments))
-            print(json.dumps(results[-1]), file=sys.stderr)
     print(json.dumps({"machine": machine(), "results": results}, indent=2))
+
+
+class Figures(dict[str, Any]):
+    """The figures of a run; each is told at once, as a run may take an hour and fail then."""
+
+    def __setitem__(self, name: str, figure: Any) -> None:
+        super().__setitem__(name, figure)
+        print(json.dumps({"topics": self["topics"], name: figure}), file=sys.stderr, flush=True)
 
 
 def name_of(number: int) -> str:
@@ -80,14 +87,14 @@ def measure(count: int, folder: Path, arguments: argparse.Namespace) -> dict[str
         node.start()
         node.create_topic("one", "--queues", "1")
         node.stop()
-        figures: dict[str, Any] = {"topics": count, "empty_start": restarted(node)}
+        figures = Figures(topics=count, empty_start=restarted(node))
         figures["empty"] = held(node)
         figures["create"] = create(node, names, count)
         figures["created"] = held(node)
         if arguments.fill:
             figures["fill"] = asyncio.run(fill(node, count, arguments.at_once))
             figures["filled"] = held(node)
-        figures |= asyncio.run(calls(node, count, arguments))
+        figures["calls"] = asyncio.run(calls(node, count, arguments))
         figures["used"] = held(node)
         began_s = time.monotonic()
         node.stop()
@@ -95,7 +102,7 @@ def measure(count: int, folder: Path, arguments: argparse.Namespace) -> dict[str
         figures["data_mib"] = round(size_bytes(folder / "data") / 2**20, 1)
         figures["start"] = restarted(node)
         figures["started"] = held(node)
-        figures["after_start"] = asyncio.run(calls(node, count, arguments))
+        figures["calls_after_start"] = asyncio.run(calls(node, count, arguments))
     finally:
         node.close()
     return figures
