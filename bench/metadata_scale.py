@@ -53,6 +53,7 @@ BATCHES_IN_FLIGHT = 2
 STORAGE_NODES = 3
 LAG_FILE = "lag_ms"
 LAG_INTERVAL_S = 0.005
+LAG_LOOKS = 150
 
 
 def main() -> None:
@@ -92,11 +93,18 @@ async def serve(folder: Path, endpoint: str, endpoints: Sequence[str]) -> None:
     )
     lag = WorstLag()
     asyncio.get_running_loop().add_signal_handler(
-        signal.SIGUSR1, lambda: (folder / LAG_FILE).write_text(f"{lag.take_ms()}\n")
+        signal.SIGUSR1, lambda: tell(folder / LAG_FILE, f"{lag.take_ms()}\n")
     )
     lifecycle = Lifecycle([lag.measured(), app])
     freeze_after_start()
     await lifecycle.run()
+
+
+def tell(path: Path, text: str) -> None:
+    """Write a file that appears with all of its content."""
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(text)
+    unfinished.replace(path)
 
 
 class WorstLag:
@@ -123,7 +131,10 @@ async def lags_ms(folders: Sequence[Path], processes: Sequence[subprocess.Popen[
     for folder, process in zip(folders, processes, strict=True):
         (folder / LAG_FILE).unlink(missing_ok=True)
         process.send_signal(signal.SIGUSR1)
-    await asyncio.sleep(0.2)
+    for _ in range(LAG_LOOKS):
+        await asyncio.sleep(0.2)
+        if all((folder / LAG_FILE).exists() for folder in folders):
+            break
     return max(int((folder / LAG_FILE).read_text()) for folder in folders)
 
 
