@@ -46,8 +46,8 @@ JSON_KEYS = {
     "topic create": "the topic: `name`, `namespace`, `type`, `queues`, "
     "`previous_queues` (the old queue count while message groups still use its queues; else 0), "
     "`retention_ms`, `attributes`, `topic_id`, `created_at_ms`, `updated_at_ms`, `revision`. With "
-    "--from `created`, `existing`, `failed` (numbers of topics), `failures`: a list of `line`, "
-    "`name`, `namespace`, `reason`; exit code 1 when there is one",
+    "--from: created, existing and failed (numbers of topics), and failures: a list of line, name, "
+    "namespace and reason; exit code 1 when there is one",
     "topic update": "the topic, as `topic create`",
     "topic show": "the topic, as `topic create`, and `queue_status`: a list of `queue`, "
     "`raft_group`, `broker_name`, `min_offset`, `next_offset`, `last_store_time_ms`",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from itertools import islice
 
@@ -52,7 +53,7 @@ def test_names_in_order_fill_the_runs() -> None:
     assert list(index.after(("", "t019998"))) == [("", "t019999")]
 
 
-def test_pages_join_without_gaps() -> None:
+async def test_pages_join_without_gaps() -> None:
     """Every name of a list is on one page, whatever the size of the pages."""
     names = [(space, f"{kind}{number:03}") for space in ("", "a", "b") for kind in "xy"
              for number in range(40)]  # fmt: skip
@@ -63,8 +64,8 @@ def test_pages_join_without_gaps() -> None:
                 found: list[Name] = []
                 token = ""
                 while True:
-                    page, token = page_of_names(
-                        index,
+                    page, token = await page_of_names(
+                        lambda: index,
                         lambda name: name[1] != "y011",
                         size,
                         token,
@@ -84,24 +85,28 @@ def test_pages_join_without_gaps() -> None:
                 ]
 
 
-def test_a_page_looks_at_a_bounded_number_of_names() -> None:
-    """A caller that may see little gets short pages, and the list goes on behind each."""
+async def test_a_token_tells_no_name_that_is_hidden() -> None:
+    """A caller that may see little gets whole pages; other work goes on meanwhile."""
     index = filled(*(("", f"t{number:06}") for number in range(50_000)))
-    looked = 0
+    turns = 0
 
-    def wanted(name: Name) -> bool:
-        nonlocal looked
-        looked += 1
-        return name[1] == "t049999"
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
 
+    counting = asyncio.ensure_future(count_turns())
     found: list[Name] = []
-    token, pages = "", 0
+    token = ""
     while True:
-        before = looked
-        page, token = page_of_names(index, wanted, 100, token)
-        assert looked - before <= 20_000
+        page, token = await page_of_names(
+            lambda: index, lambda name: name[1].endswith("9999"), 2, token
+        )
         found += page
-        pages += 1
         if not token:
             break
-    assert (found, pages) == ([("", "t049999")], 3)
+        assert token == "/".join(page[-1])
+    counting.cancel()
+    assert found == [("", f"t{number}9999") for number in ("00", "01", "02", "03", "04")]
+    assert turns >= 4

@@ -20,7 +20,9 @@ from strata_mq.requests import (
     check_new_topic,
     check_not_own_consumer_group,
     check_not_own_topic,
+    is_dead_letter_topic,
     is_own_consumer_group,
+    is_table_topic,
 )
 from strata_runtime.config import Config, to_json, to_toml
 
@@ -67,22 +69,23 @@ class AdminServicer:
         """List topics by namespace and name."""
         namespace = request.namespace if request.HasField("namespace") else None
         principal = current_principal()
-        topic = self._operations.topic
 
         def wanted(name: Name) -> bool:
-            is_shown = request.include_system or not topic(*name).is_system
+            is_system = is_dead_letter_topic(name[1]) or is_table_topic(name[1])
+            is_shown = request.include_system or not is_system
             return is_shown and principal.may_see(*topic_target(name))
 
-        names, token = page_of_names(
-            self._view.topic_names(),
+        names, token = await page_of_names(
+            self._view.topic_names,
             wanted,
             request.page_size,
             request.page_token,
             namespace=namespace,
             prefix=request.prefix,
         )
+        rows = [self._view.topic(*name) for name in names]
         return admin_pb2.ListTopicsResponse(
-            topics=[topic(*name).parsed() for name in names], next_page_token=token
+            topics=[row.parsed() for row in rows if row is not None], next_page_token=token
         )
 
     async def update_topic(
@@ -137,8 +140,8 @@ class AdminServicer:
         """List consumer groups by namespace and name, without StrataMQ's own."""
         namespace = request.namespace if request.HasField("namespace") else None
         principal = current_principal()
-        names, token = page_of_names(
-            self._view.consumer_group_names(),
+        names, token = await page_of_names(
+            self._view.consumer_group_names,
             lambda name: (
                 not is_own_consumer_group(name[1]) and principal.may_see(ResourceKind.GROUP, name)
             ),
@@ -147,8 +150,10 @@ class AdminServicer:
             namespace=namespace,
             prefix=request.prefix,
         )
-        rows = [self._operations.consumer_group(*name) for name in names]
-        return admin_pb2.ListConsumerGroupsResponse(consumer_groups=rows, next_page_token=token)
+        rows = [self._view.consumer_group(*name) for name in names]
+        return admin_pb2.ListConsumerGroupsResponse(
+            consumer_groups=[row for row in rows if row is not None], next_page_token=token
+        )
 
     async def update_consumer_group(
         self, request: admin_pb2.UpdateConsumerGroupRequest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -14,7 +15,7 @@ Row = TypeVar("Row")
 
 _DEFAULT_PAGE = 1_000
 _MAX_PAGE = 10_000
-_MAX_LOOKED_AT = 20_000
+_LOOKED_AT_PER_TURN = 10_000
 
 
 def page(
@@ -33,8 +34,8 @@ def page(
     return [row for _, row in given[:size]], token
 
 
-def page_of_names(
-    index: NameIndex,
+async def page_of_names(
+    index: Callable[[], NameIndex],
     wanted: Callable[[Name], bool],
     page_size: int,
     page_token: str,
@@ -44,11 +45,11 @@ def page_of_names(
 ) -> tuple[list[Name], str]:
     """Return a page of names in order, and the token of the next one ("" at the end).
 
-    The cost is that of a page: it looks at a bounded number of names, so a page may be short, or
-    empty, although more pages follow.
+    A token is the last name given, as for `page`: it tells nothing of names that are not wanted.
+    Other work goes on while many such names are passed over.
 
     Args:
-        index: all names.
+        index: returns all names.
         wanted: whether a name belongs into the list.
         page_size: most names of the page; 0: the default.
         page_token: of the page before; "": the first page.
@@ -56,24 +57,26 @@ def page_of_names(
         prefix: only names that begin with it.
     """
     size = min(page_size or _DEFAULT_PAGE, _MAX_PAGE)
-    after = _name_of(page_token)
-    if namespace is not None:
-        start = max(after, (namespace, prefix))
-        is_first = start != after
-    else:
-        start, is_first = after, False
-    names = index.starting_at(start) if is_first else index.after(start)
+    last = _name_of(page_token)
+    is_first = namespace is not None and (namespace, prefix) > last
+    if namespace is not None and is_first:
+        last = (namespace, prefix)
     found: list[Name] = []
-    last = after
-    for name in islice(names, _MAX_LOOKED_AT):
-        if namespace is not None and (name[0] != namespace or not name[1].startswith(prefix)):
+    while True:
+        names = index().starting_at(last) if is_first else index().after(last)
+        is_first, looked_at = False, 0
+        for name in islice(names, _LOOKED_AT_PER_TURN):
+            looked_at += 1
+            last = name
+            if namespace is not None and (name[0] != namespace or not name[1].startswith(prefix)):
+                return found, ""
+            if name[1].startswith(prefix) and wanted(name):
+                if len(found) == size:
+                    return found, "/".join(found[-1])
+                found.append(name)
+        if looked_at < _LOOKED_AT_PER_TURN:
             return found, ""
-        if name[1].startswith(prefix) and wanted(name):
-            if len(found) == size:
-                return found, "/".join(last)
-            found.append(name)
-        last = name
-    return found, "/".join(last) if next(names, None) is not None else ""
+        await asyncio.sleep(0)
 
 
 def _name_of(token: str) -> Name:

@@ -79,7 +79,7 @@ def create(
         _create_from(from_, topic, common)
         return
     if not name:
-        raise UsageError("give the name of the topic, or --from FILE")
+        raise UsageError("give the NAME of the topic, or --from FILE")
     with connect(common) as client:
         response = client.call(client.admin.CreateTopic, admin_pb2.CreateTopicRequest(topic=topic))
         if read_replicas is not None:

@@ -310,9 +310,7 @@ class ListTopicsResponse(_message.Message):
     TOPICS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty: there are no more. A page may have fewer topics than asked for, or none, and more may
-    follow: the broker looks at a bounded number of topics for one page.
-    """
+    """Empty: there are no more."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[_meta_pb2.Topic]: ...
     def __init__(
@@ -821,7 +819,6 @@ class ListConsumerGroupsResponse(_message.Message):
     CONSUMER_GROUPS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """See ListTopicsResponse."""
     @_builtins.property
     def consumer_groups(self) -> _containers.RepeatedCompositeFieldContainer[_meta_pb2.ConsumerGroup]: ...
     def __init__(
