@@ -136,6 +136,7 @@ PARTS = (
     Part("tests/e2e/test_kv_connector.py", FULL, 60),
     Part("tests/e2e/test_kv_kill.py", TEST, 30, again=True),
     Part("tests/e2e/test_machines.py", TEST, 60),
+    Part("tests/e2e/test_many_topics.py", FULL, 120),
     Part("tests/e2e/test_placement_live.py", FULL, 150),
     Part("tests/e2e/test_quickstart_machines.py", FULL, 30),
     Part("tests/e2e/test_replica_reads.py", FULL, 60),

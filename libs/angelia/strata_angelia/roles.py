@@ -47,7 +47,7 @@ _META = _Service(
     frozenset({NAMESERVER, STORAGE}),
     {
         (BROKER,): (
-            *("CreateTopic", "UpdateTopic", "DeleteTopic"),
+            *("CreateTopic", "CreateTopics", "UpdateTopic", "DeleteTopic"),
             *("CreateConsumerGroup", "UpdateConsumerGroup", "DeleteConsumerGroup"),
             *("ConfirmDropped", "ConfirmRehashed", "DrainNode", "RemoveNode", "ChangeReplicas"),
             *("PreferLeader", "MoveQueue", "MoveSlots", "SetQuota"),

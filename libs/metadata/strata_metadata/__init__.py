@@ -17,6 +17,7 @@ from strata_metadata.options import (
 )
 from strata_metadata.presence import NodePresence
 from strata_metadata.servicer import META_SERVICE, CachedMetaServicer
+from strata_metadata.topic_ids import StoredTopics
 from strata_metadata.view import ClusterView
 
 __all__ = [
@@ -32,5 +33,6 @@ __all__ = [
     "MetadataSink",
     "NodePresence",
     "PresenceOptions",
+    "StoredTopics",
     "WatchOptions",
 ]

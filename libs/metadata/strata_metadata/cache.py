@@ -10,7 +10,7 @@ revision.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 
 from strata.meta.v1 import command_pb2, meta_pb2
 from strata_angelia.cluster_id import ClusterId
@@ -19,10 +19,11 @@ from strata_metadata.identity import KnownNode, look_up_node
 from strata_metadata.install import SnapshotInstall
 from strata_metadata.options import WatchOptions
 from strata_metadata.rows import SNAPSHOT_ORDER, change_of, key_of, value_of
+from strata_metadata.topic_ids import ensure_id_rows, id_rows, ids_mark
 from strata_metadata.watch import Revision, WatchHub
 from strata_runtime.metrics import Metrics
 from strata_state.metadata import MetadataStore
-from strata_state.metadata_keys import APPLIED_KEY, kind_range
+from strata_state.metadata_keys import APPLIED_KEY, MetadataRowKind, kind_range
 
 
 class MetadataCache:
@@ -33,6 +34,7 @@ class MetadataCache:
         options: limits of the watch streams served from here.
         metrics: watchers.
         sinks: told everything after it is in the store.
+        sink_kinds: rows that sinks are told of what the store holds when it is opened.
         cluster: that the process belongs to; None: to none.
     """
 
@@ -43,6 +45,7 @@ class MetadataCache:
         metrics: Metrics,
         *,
         sinks: Sequence[MetadataSink] = (),
+        sink_kinds: Collection[MetadataRowKind] = SNAPSHOT_ORDER,
         cluster: ClusterId | None = None,
     ) -> None:
         self._store = store
@@ -60,9 +63,10 @@ class MetadataCache:
         # A snapshot of which parts have come.
         self._install: SnapshotInstall | None = None
         if self._revision:
-            response = self._whole()
-            for sink in self._sinks:
-                sink.apply(response)
+            ensure_id_rows(store, self._revision)
+            for response in self._parts(sink_kinds, options.response_changes):
+                for sink in self._sinks:
+                    sink.apply(response)
 
     @property
     def revision(self) -> int:
@@ -117,7 +121,7 @@ class MetadataCache:
     def _take_part(self, install: SnapshotInstall, response: meta_pb2.WatchResponse) -> None:
         install.take(response.changes)
         if response.revision:
-            install.finish(self._applied_row(response))
+            install.finish(self._applied_row(response), ids_mark(response.revision))
             self._install = None
             self._revision, self._stamp = response.revision, response.stamp
             self._hub.reset(response.revision, response.stamp)
@@ -125,24 +129,29 @@ class MetadataCache:
     def _write(self, response: meta_pb2.WatchResponse) -> None:
         rows = {key_of(change): value_of(change) for change in response.changes}
         rows[APPLIED_KEY] = self._applied_row(response)
-        self._store.write(
-            [(key, value) for key, value in rows.items() if value is not None],
-            [key for key, value in rows.items() if value is None],
-        )
+        ids, old_ids = id_rows(self._store, response.changes)
+        puts = [(key, value) for key, value in rows.items() if value is not None]
+        deletes = [key for key, value in rows.items() if value is None]
+        self._store.write([*puts, *ids, ids_mark(response.revision)], [*deletes, *old_ids])
         before, self._revision, self._stamp = self._revision, response.revision, response.stamp
         self._hub.publish(
             [Revision(before, response.revision, tuple(response.changes), response.stamp)]
         )
 
-    def _whole(self) -> meta_pb2.WatchResponse:
-        changes = [
-            change_of(key, value)
-            for kind in SNAPSHOT_ORDER
-            for key, value in self._store.scan(*kind_range(kind))
-        ]
-        return meta_pb2.WatchResponse(
-            revision=self._revision, snapshot=True, changes=changes, cluster_id=self._cluster_id
-        )
+    def _parts(
+        self, kinds: Collection[MetadataRowKind], part_changes: int
+    ) -> Iterator[meta_pb2.WatchResponse]:
+        """Yield the rows of some kinds as a snapshot of many parts: it is never whole in memory."""
+        revision = self._revision
+        response = meta_pb2.WatchResponse(snapshot=True, snapshot_revision=revision)
+        for kind in SNAPSHOT_ORDER:
+            for key, value in self._store.scan(*kind_range(kind)) if kind in kinds else ():
+                if len(response.changes) >= part_changes:
+                    yield response
+                    response = meta_pb2.WatchResponse(snapshot_revision=revision)
+                response.changes.append(change_of(key, value))
+        response.revision, response.cluster_id = revision, self._cluster_id
+        yield response
 
     def _applied_row(self, response: meta_pb2.WatchResponse) -> bytes:
         counters = command_pb2.Counters(revision=response.revision, stamp=response.stamp)

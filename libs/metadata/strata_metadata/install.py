@@ -16,8 +16,15 @@ from collections.abc import Iterable
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.rows import SNAPSHOT_ORDER, key_of, value_of
-from strata_state.metadata import MetadataStore
-from strata_state.metadata_keys import APPLIED_KEY, MetadataRowKind, kind_of, kind_range
+from strata_metadata.topic_ids import id_rows
+from strata_state.metadata import MetadataStore, Row
+from strata_state.metadata_keys import (
+    APPLIED_KEY,
+    MetadataRowKind,
+    kind_of,
+    kind_range,
+    topic_id_key,
+)
 
 _MANY = frozenset(
     (MetadataRowKind.TOPIC, MetadataRowKind.CONSUMER_GROUP, MetadataRowKind.TOMBSTONE)
@@ -36,6 +43,8 @@ class SnapshotInstall:
 
     def take(self, changes: Iterable[meta_pb2.Change]) -> None:
         """Take in the rows of one part."""
+        changes = list(changes)
+        ids, old_ids = id_rows(self._store, changes)
         rows: defaultdict[MetadataRowKind, dict[bytes, bytes]] = defaultdict(dict)
         for change in changes:
             key, value = key_of(change), value_of(change)
@@ -45,28 +54,41 @@ class SnapshotInstall:
                 rows[kind][key] = value
             else:
                 self._few[key] = value
-        stale: list[bytes] = []
+        stale: list[Row] = []
         for kind, of_kind in rows.items():
             end = max(of_kind) + b"\x00"
-            stale += [key for key in self._sweep(kind, end) if key not in of_kind]
+            stale += [row for row in self._sweep(kind, end) if row[0] not in of_kind]
         puts = [row for of_kind in rows.values() for row in of_kind.items()]
         if puts or stale:
-            self._store.write(puts, stale)
+            deletes = dict.fromkeys([*old_ids, *_with_ids(stale)])
+            kept = {key for key, _ in ids}
+            self._store.write([*puts, *ids], [key for key in deletes if key not in kept])
 
-    def finish(self, applied_row: bytes) -> None:
-        """Take in that all parts have come; `applied_row` tells their revision."""
+    def finish(self, applied_row: bytes, ids_mark: Row) -> None:
+        """Take in that all parts have come; `applied_row` and `ids_mark` tell their revision."""
         stale = [
-            key
+            row
             for kind in SNAPSHOT_ORDER
-            for key in self._sweep(kind, kind_range(kind)[1])
-            if key not in self._few
+            for row in self._sweep(kind, kind_range(kind)[1])
+            if row[0] not in self._few
         ]
-        self._store.write([*self._few.items(), (APPLIED_KEY, applied_row)], stale)
+        puts = [*self._few.items(), (APPLIED_KEY, applied_row), ids_mark]
+        self._store.write(puts, _with_ids(stale))
 
-    def _sweep(self, kind: MetadataRowKind, end: bytes) -> list[bytes]:
-        """Return the stored keys of a kind up to `end` that were not compared yet."""
+    def _sweep(self, kind: MetadataRowKind, end: bytes) -> list[Row]:
+        """Return the stored rows of a kind up to `end` that were not compared yet."""
         first = self._swept[kind]
         if end <= first:
             return []
         self._swept[kind] = end
-        return [key for key, _ in self._store.scan(first, end)]
+        return list(self._store.scan(first, end))
+
+
+def _with_ids(stale: Iterable[Row]) -> list[bytes]:
+    """Return keys of rows to delete, and for topics those of their rows by id."""
+    keys: list[bytes] = []
+    for key, value in stale:
+        keys.append(key)
+        if kind_of(key) is MetadataRowKind.TOPIC:
+            keys.append(topic_id_key(meta_pb2.Topic.FromString(value).topic_id))
+    return keys

@@ -44,4 +44,22 @@ METRICS: tuple[MetricSpec, ...] = (
         "ms",
         "Time since a nameserver with a majority last confirmed the metadata of this process.",
     ),
+    MetricSpec(
+        "strata_metadata_kept_topics",
+        "gauge",
+        "1",
+        "Topics that this storage node keeps in memory.",
+    ),
+    MetricSpec(
+        "strata_metadata_kept_topics_maximum",
+        "gauge",
+        "1",
+        "Most topics that this storage node keeps in memory.",
+    ),
+    MetricSpec(
+        "strata_metadata_topic_reads_total",
+        "counter",
+        "1",
+        "Topics that this storage node read from its copy of the metadata.",
+    ),
 )

@@ -54,7 +54,8 @@ class WatchOptions:
     """Limits of a source of watch streams.
 
     Attributes:
-        recent_changes: revisions kept in memory for watchers that follow closely.
+        recent_changes: changes kept in memory for watchers that follow closely; the newest
+            revision is kept whatever its size.
         response_changes: changes in one response; other work goes on between two responses.
         max_watchers: streams open at once.
         keepalive_ms: a stream with nothing to tell says so this often.

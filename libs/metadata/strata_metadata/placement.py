@@ -85,6 +85,11 @@ class PlacementView(Generic[Tables]):
         self._reader = TablesReader(make)
         self._tables = self._reader.tables
 
+    @property
+    def responses(self) -> int:
+        """Number of responses that were taken in, parts of snapshots included."""
+        return self._reader.responses
+
     def node(self, node_id: str) -> meta_pb2.Node | None:
         """Find a node."""
         return self._tables.nodes.get(node_id)

@@ -219,17 +219,30 @@ def change_of(key: bytes, value: bytes | None) -> meta_pb2.Change:
     Raises:
         ValueError: the key is of a kind that watchers do not see.
     """
-    form = _FORMS.get(kind_of(key))
+    change = meta_pb2.Change()
+    fill_change(change, key, value)
+    return change
+
+
+def fill_change(change: meta_pb2.Change, key: bytes, value: bytes | None) -> None:
+    """Fill an empty change with what `change_of` returns.
+
+    Raises:
+        ValueError: the key is of a kind that watchers do not see.
+    """
+    form = _FORMS.get(key[0])  # type: ignore[call-overload]
     if form is None:
         raise ValueError(f"rows of kind {kind_of(key).name} are not watched")
-    change = meta_pb2.Change(deleted=value is None)
     row = getattr(change, form.field)
     # A row may have no field set: the run of slots from 0, the quota of the default namespace. The
     # oneof must name the row all the same.
     row.SetInParent()
-    form.name(row, key)
-    row.MergeFromString(value or b"")
-    return change
+    if value is None:
+        change.deleted = True
+        form.name(row, key)
+    else:
+        # A stored row has the fields of its key, too.
+        row.MergeFromString(value)
 
 
 def change_to(row: StoredRow, *, deleted: bool = False) -> meta_pb2.Change:

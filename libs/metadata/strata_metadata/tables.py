@@ -43,10 +43,12 @@ class TablesReader(Generic[Tables]):
     Attributes:
         tables: all rows at `revision`.
         revision: of what was taken in; 0: nothing yet.
+        responses: number of those taken in, parts of snapshots included.
     """
 
     def __init__(self, make: Callable[[], Tables]) -> None:
         self._make = make
+        self.responses = 0
         self.tables = make()
         self.revision = 0
         # Parts of a snapshot that is not complete.
@@ -59,6 +61,7 @@ class TablesReader(Generic[Tables]):
             Whether the tables are at the response's revision; False: it is a part of a snapshot of
             which more is to come.
         """
+        self.responses += 1
         if response.snapshot:
             self._coming = self._make()
         elif not response.snapshot_revision:

@@ -8,32 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from typing import NamedTuple
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.placement import PlacementTables, PlacementView
 from strata_metadata.tables import NO_RAFT_GROUP, put_row
-from strata_mq.lite_policy import stored_lifetime_ms
-from strata_mq.tier_policy import DISABLED, TierPolicy, stored_policy
+from strata_metadata.topic_ids import StoredTopics, TopicFacts, facts_of
+from strata_mq.tier_policy import TierPolicy
 
 __all__ = ["NO_RAFT_GROUP", "ClusterView", "TopicFacts"]
-
-
-class TopicFacts(NamedTuple):
-    """The fields of a topic that storage needs beside its id.
-
-    Attributes:
-        is_dead_letter: its queues have no slots.
-        tier: how it uses the tier.
-        lite_lifetime_ms: how long its lite topics live without traffic; None: as long as it does.
-    """
-
-    retention_ms: int
-    slot_base: int
-    is_dead_letter: bool
-    queue_count: int
-    tier: TierPolicy
-    lite_lifetime_ms: int | None = None
 
 
 class ClusterView(PlacementView["_Tables"]):
@@ -45,10 +27,18 @@ class ClusterView(PlacementView["_Tables"]):
     """
 
     def __init__(self) -> None:
-        super().__init__(_Tables)
+        self._stored: StoredTopics | None = None
+        super().__init__(lambda: _Tables(self._stored))
         self.version = 0
         self.cluster_id = ""
         self._changed = asyncio.Event()
+
+    def read_topics_from(self, stored: StoredTopics) -> None:
+        """Keep no topics in memory: read them from a durable copy that is written before the view.
+
+        Call it before the view is told anything.
+        """
+        self._stored = self._tables.stored = stored
 
     def slot_owner(self, slot: int) -> int:
         """Return the raft group of a slot, or NO_RAFT_GROUP."""
@@ -72,25 +62,27 @@ class ClusterView(PlacementView["_Tables"]):
 
     def topic(self, topic_id: int) -> TopicFacts | None:
         """Find a topic by its id."""
-        return self._tables.topics.get(topic_id)
+        return self._tables.topic(topic_id)
 
     def retention_ms(self, topic_id: int) -> int | None:
         """Return how long a topic keeps messages; None: there is no such topic."""
-        topic = self._tables.topics.get(topic_id)
+        topic = self._tables.topic(topic_id)
         return None if topic is None else topic.retention_ms
 
     def lite_lifetime_ms(self, topic_id: int) -> int | None:
         """Return how long lite topics of a parent live without traffic; None: without end."""
-        topic = self._tables.topics.get(topic_id)
+        topic = self._tables.topic(topic_id)
         return None if topic is None else topic.lite_lifetime_ms
 
     def tier_policy(self, topic_id: int) -> TierPolicy | None:
         """Return how a topic uses the tier; None: there is no such topic."""
-        topic = self._tables.topics.get(topic_id)
+        topic = self._tables.topic(topic_id)
         return None if topic is None else topic.tier
 
     def topic_names(self) -> dict[str, str]:
-        """Return topic id, as text -> NAMESPACE%NAME of all topics."""
+        """Return topic id, as text -> NAMESPACE%NAME of all topics; it may read them all."""
+        if self._stored is not None:
+            return {str(topic_id): name for topic_id, name in self._stored.names()}
         names = self._tables.topic_ids.items()
         return {str(topic_id): f"{namespace}%{name}" for (namespace, name), topic_id in names}
 
@@ -117,10 +109,12 @@ class _Tables(PlacementTables):
 
     Attributes:
         moved: whether a row other than a topic's changed since it was last looked at.
+        stored: where topics are read; None: they are kept here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stored: StoredTopics | None) -> None:
         super().__init__()
+        self.stored = stored
         self.queue_overrides: dict[tuple[int, int], meta_pb2.QueueOverride] = {}
         self.topics: dict[int, TopicFacts] = {}
         self.topic_ids: dict[tuple[str, str], int] = {}
@@ -129,6 +123,14 @@ class _Tables(PlacementTables):
     def replaces(self, others: _Tables) -> None:
         """Take the place of other tables, whatever the difference is."""
         self.moved = True
+        if self.stored is not None:
+            self.stored.forget_all()
+
+    def topic(self, topic_id: int) -> TopicFacts | None:
+        """Find a topic by its id."""
+        if self.stored is not None:
+            return self.stored.facts(topic_id)
+        return self.topics.get(topic_id)
 
     def take(self, change: meta_pb2.Change) -> None:
         """Take in one row."""
@@ -143,21 +145,13 @@ class _Tables(PlacementTables):
             self.moved = True
 
     def _take_topic(self, topic: meta_pb2.Topic, *, deleted: bool) -> None:
+        if self.stored is not None:
+            self.stored.changed(topic)
+            return
         name = (topic.namespace, topic.name)
         old = self.topic_ids.pop(name, None)
         if old is not None:
             self.topics.pop(old, None)
         if not deleted:
             self.topic_ids[name] = topic.topic_id
-            is_lite = topic.type == meta_pb2.TOPIC_TYPE_LITE
-            self.topics[topic.topic_id] = TopicFacts(
-                topic.retention_ms,
-                topic.slot_base,
-                topic.type == meta_pb2.TOPIC_TYPE_DEAD_LETTER,
-                topic.queue_count,
-                # One object would have a range for each lite topic: they stay in the log.
-                (DISABLED if is_lite else stored_policy(topic.attributes))._replace(
-                    namespace=topic.namespace
-                ),
-                stored_lifetime_ms(topic.attributes) if is_lite else None,
-            )
+            self.topics[topic.topic_id] = facts_of(topic)

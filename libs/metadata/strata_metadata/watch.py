@@ -20,7 +20,7 @@ from strata_angelia.cluster_id import ClusterId, own
 from strata_metadata.errors import MetaRefused
 from strata_metadata.metrics import METRICS
 from strata_metadata.options import WatchOptions
-from strata_metadata.rows import SNAPSHOT_ORDER, change_of
+from strata_metadata.rows import SNAPSHOT_ORDER, change_of, fill_change
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
 from strata_state.metadata import MetadataStore, Row
@@ -67,7 +67,10 @@ class WatchHub:
         stamp: int = 0,
     ) -> None:
         self._store = store
-        self._recent: deque[Revision] = deque(maxlen=options.recent_changes)
+        # Bounded by its changes, not its revisions: one revision may create a thousand topics.
+        self._recent: deque[Revision] = deque()
+        self._max_recent_changes = options.recent_changes
+        self._recent_changes = 0
         self._revision = revision
         self._stamp = stamp
         self._response_changes = options.response_changes
@@ -88,13 +91,18 @@ class WatchHub:
         """Wake the watchers. The rows of these revisions are in the store already."""
         if not revisions:
             return
-        self._recent.extend(revisions)
+        for revision in revisions:
+            self._recent.append(revision)
+            self._recent_changes += _weight(revision)
+        while self._recent_changes > self._max_recent_changes and len(self._recent) > 1:
+            self._recent_changes -= _weight(self._recent.popleft())
         self._revision, self._stamp = revisions[-1].number, revisions[-1].stamp
         self._wake()
 
     def reset(self, revision: int, stamp: int = 0) -> None:
         """All rows were replaced: whoever is behind gets a snapshot."""
         self._recent.clear()
+        self._recent_changes = 0
         self._revision, self._stamp = revision, stamp
         self._wake()
 
@@ -264,13 +272,21 @@ class WatchHub:
         self._snapshots_total.add()
         revision = self._revision
         response = meta_pb2.WatchResponse(snapshot=True, snapshot_revision=revision)
-        for change in _all_rows(self._store):
-            if len(response.changes) >= self._response_changes:
-                yield response
-                response = meta_pb2.WatchResponse(snapshot_revision=revision)
-            response.changes.append(change)
+        count = 0
+        for kind in SNAPSHOT_ORDER:
+            for key, value in self._store.scan(*kind_range(kind)):
+                if count == self._response_changes:
+                    yield response
+                    response, count = meta_pb2.WatchResponse(snapshot_revision=revision), 0
+                fill_change(response.changes.add(), key, value)
+                count += 1
         response.revision = revision
         yield response
+
+
+def _weight(revision: Revision) -> int:
+    """Return how much a revision counts; one without changes takes memory, too."""
+    return max(1, len(revision.changes))
 
 
 class _Scanned(Protocol):

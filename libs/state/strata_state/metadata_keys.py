@@ -27,18 +27,26 @@ class MetadataRowKind(IntEnum):
     USER = 12
     POLICY = 13
     CLUSTER_KEY = 14
+    # Only in the copies of storage nodes.
+    TOPIC_ID = 15
     PLACEMENT_PLAN = 20
     PLACEMENT_MODEL = 21
 
 
 APPLIED_KEY = bytes([MetadataRowKind.APPLIED])
 INSTALLING_KEY = bytes([MetadataRowKind.INSTALLING])
+TOPIC_IDS_KEY = bytes([MetadataRowKind.TOPIC_ID])
 PLACEMENT_MODEL_KEY = bytes([MetadataRowKind.PLACEMENT_MODEL])
 
 
 def topic_key(namespace: str, name: str) -> bytes:
     """Return the key of a topic's row."""
     return _name_key(MetadataRowKind.TOPIC, namespace, name)
+
+
+def topic_id_key(topic_id: int) -> bytes:
+    """Return the key of the row that names a topic's row."""
+    return TOPIC_IDS_KEY + topic_id.to_bytes(4, "big")
 
 
 def consumer_group_key(namespace: str, name: str) -> bytes:

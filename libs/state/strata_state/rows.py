@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 
 from strata_mq import layout
 from strata_mq.commands import decode_lease
@@ -95,6 +95,17 @@ class QueueRows(RowsOfKind):
     def delete(self, batch: RowBatch, topic_id: int, queue: int) -> None:
         """Remove a queue's row."""
         batch.delete(layout.queue_key(self._raft_group, topic_id, queue))
+
+    def after(self, place: tuple[int, int] | None, limit: int) -> list[tuple[int, int, QueueRow]]:
+        """Return at most so many (topic, queue, row) behind a queue; None: from the first one.
+
+        For walks over all queues with pauses: a million rows are never in memory at once.
+        """
+        first = self._prefix
+        if place is not None:
+            first = layout.queue_key(self._raft_group, *place) + b"\x00"
+        rows = islice(self._store.scan(first, layout.prefix_end(self._prefix)), limit)
+        return [(*layout.parse_queue_key(key), QueueRow.decode(value)) for key, value in rows]
 
     def delete_topic(self, batch: RowBatch, topic_id: int) -> None:
         """Remove a topic's rows."""

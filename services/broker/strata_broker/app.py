@@ -125,7 +125,7 @@ class BrokerApp:
         self.audit = AuditRecorder((LogSink(), runtime.audit), config.audit, clock, metrics=metrics)
         self._tasks = Tasks("broker", runtime.on_fatal)
         self.requests = RequestTasks("broker", metrics, max_tasks=max_requests(config))
-        self.view = MetadataView()
+        self.view = MetadataView(config.metadata.max_topics_in_use)
         self.access = Authenticator(
             self.view, config.access_control, clock, audit=self.audit, metrics=metrics
         )
@@ -445,10 +445,14 @@ class BrokerApp:
         self._storage.cluster.follow(self._follower)
         # Revision 0 is reached by the first snapshot.
         timeout_s = self._config.metadata.start_timeout_ms / 1000
-        if not await self.view.wait_for_revision(0, timeout_s):
-            raise BrokerStartError(
-                f"no metadata from a nameserver or a storage seed within {timeout_s:.1f} s"
-            )
+        responses = 0
+        while not await self.view.wait_for_revision(0, timeout_s):
+            if self.view.responses == responses:
+                raise BrokerStartError(
+                    f"no metadata from a nameserver or a storage seed within {timeout_s:.1f} s"
+                )
+            # A large snapshot comes in parts; the time is for one of them.
+            responses = self.view.responses
         self._storage.start()
         self.port = await self._edge.start()
         self.endpoint = self._config.route.advertised_endpoint or endpoint_of(

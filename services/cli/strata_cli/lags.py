@@ -68,15 +68,23 @@ def topic_rows(
     client: AdminClient, namespace: str | None, *, system: bool = False
 ) -> list[meta_pb2.Topic]:
     """Return topics by namespace and name; `namespace` None: of every namespace."""
-    request = admin_pb2.ListTopicsRequest(
-        page_size=PAGE_SIZE, namespace=namespace, include_system=system
-    )
+    request = admin_pb2.ListTopicsRequest(namespace=namespace, include_system=system)
+    return topic_page(client, request)[0]
+
+
+def topic_page(
+    client: AdminClient, wanted: admin_pb2.ListTopicsRequest, limit: int | None = None
+) -> tuple[list[meta_pb2.Topic], str]:
+    """Return at most `limit` topics (None: all) and the token of the page behind them."""
+    request = admin_pb2.ListTopicsRequest()
+    request.CopyFrom(wanted)
     found: list[meta_pb2.Topic] = []
     while True:
+        request.page_size = PAGE_SIZE if limit is None else min(PAGE_SIZE, limit - len(found))
         response = client.call(client.admin.ListTopics, request)
         found.extend(response.topics)
-        if not response.next_page_token:
-            return found
+        if not response.next_page_token or len(found) == limit:
+            return found, response.next_page_token
         request.page_token = response.next_page_token
 
 

@@ -45,12 +45,15 @@ Commands, options and JSON keys are contracts: new ones may be added, existing o
 JSON_KEYS = {
     "topic create": "the topic: `name`, `namespace`, `type`, `queues`, "
     "`previous_queues` (the old queue count while message groups still use its queues; else 0), "
-    "`retention_ms`, `attributes`, `topic_id`, `created_at_ms`, `updated_at_ms`, `revision`",
+    "`retention_ms`, `attributes`, `topic_id`, `created_at_ms`, `updated_at_ms`, `revision`. With "
+    "--from: created, existing and failed (numbers of topics), and failures: a list of line, name, "
+    "namespace and reason; exit code 1 when there is one",
     "topic update": "the topic, as `topic create`",
     "topic show": "the topic, as `topic create`, and `queue_status`: a list of `queue`, "
     "`raft_group`, `broker_name`, `min_offset`, `next_offset`, `last_store_time_ms`",
     "topic list": "`topics`: a list of topics, as `topic create`; with --watch each also with "
-    "`messages`, `messages_per_s`, `last_store_time_ms` as `topic rates`",
+    "`messages`, `messages_per_s`, `last_store_time_ms` as `topic rates`; `next_page`: for --page, "
+    "empty at the end",
     "topic delete": "`deleted`: the name; with --dry-run `would_delete`, `queues`, `messages`",
     "topic purge": "`purged`: the name, `messages` (how many were deleted); with --dry-run "
     "`would_purge`, `queues`, `messages`",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 import google_crc32c
@@ -170,10 +170,28 @@ class FakeMeta:
                 self.nodes.discard(node_id)
                 self.put(meta_pb2.Change(deleted=True, node=meta_pb2.Node(node_id=node_id)))
                 return meta_pb2.RemoveNodeResponse(status=OK)
-        return self._change_placement(method, request)
+        return self._change_rows(method, request)
 
-    def _change_placement(self, method: str, request: Message) -> Message:
+    def _create_topics(self, topics: Iterable[meta_pb2.Topic]) -> meta_pb2.CreateTopicsResponse:
+        response = meta_pb2.CreateTopicsResponse(status=OK)
+        for position, topic in enumerate(topics):
+            if self._find("topic", topic.namespace, topic.name):
+                exists = meta_pb2.META_OUTCOME_ALREADY_EXISTS
+                response.failures.add(position=position, outcome=exists, reason="exists")
+                continue
+            made = self.add_topic(
+                topic.name,
+                topic.type,
+                namespace=topic.namespace,
+                queue_count=topic.queue_count or 8,
+            )
+            response.created, response.revision = response.created + 1, made.revision
+        return response
+
+    def _change_rows(self, method: str, request: Message) -> Message:
         match request:
+            case meta_pb2.CreateTopicsRequest(topics=topics):
+                return self._create_topics(topics)
             case meta_pb2.ConfirmDroppedRequest(kind=what, id=dropped_id):
                 done = meta_pb2.Tombstone(kind=what, id=dropped_id, done=True)
                 self.put(meta_pb2.Change(tombstone=done))

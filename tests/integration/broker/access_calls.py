@@ -11,6 +11,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.admin.v1 import admin_pb2
 from strata_broker.access.table import Ruled, ruled_at
 from strata_mq.access import parse_authorization
 
@@ -52,6 +53,9 @@ def request_of(name: str) -> Message:
         return _settings(consumes=name == SUBSCRIBES)
     if isinstance(request, service_pb2.SendMessageRequest):
         request.messages.add(body=b"x").topic.CopyFrom(_resource(TOPIC))
+        return request
+    if isinstance(request, admin_pb2.CreateTopicsRequest):
+        request.topics.add(namespace=NAMESPACE, name=TOPIC)
         return request
     _name(request, name.rpartition("/")[2])
     return request

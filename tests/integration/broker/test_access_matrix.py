@@ -96,6 +96,7 @@ RIGHTS: dict[str, tuple[str, ...]] = {
     ADMIN + "QueryTimeSpan": (f"{_GROUP} get",),
     ADMIN + "GetProxyRuntimeStats": ("cluster:stats get",),
     STRATA + "CreateTopic": (f"{_TOPIC} create",),
+    STRATA + "CreateTopics": (f"{_TOPIC} create",),
     STRATA + "GetTopic": (f"{_TOPIC} get",),
     STRATA + "ListTopics": (),
     STRATA + "UpdateTopic": (f"{_TOPIC} update",),

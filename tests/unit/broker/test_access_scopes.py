@@ -89,9 +89,15 @@ async def test_topics_of_the_cluster_are_in_no_pattern_of_topics(
         ),
         ("ScanQueue", admin_pb2.ScanQueueRequest(topic=name), admin_pb2.ScanQueueResponse),
     ]
-    for rpc, request, response_type in changes_of(name) + reads:
+    # One topic that is forbidden refuses the batch.
+    batch = admin_pb2.CreateTopicsRequest(
+        topics=[meta_pb2.Topic(name="plain"), meta_pb2.Topic(name=name)]
+    )
+    many = [("CreateTopics", batch, admin_pb2.CreateTopicsResponse)]
+    for rpc, request, response_type in changes_of(name) + reads + many:
         with pytest.raises(CallError, match=part):
             await listed(edge, "greedy", rpc, request, response_type)
+    assert app.view.topic("", "plain") is None
 
 
 @pytest.mark.parametrize("name", ["__strata_audit", "__strata_metrics"])

@@ -256,3 +256,29 @@ async def _settle(edge: FakeEdge, client_id: str, told: definition_pb2.Settings)
     stream = Stream(edge, client_id)
     stream.say(told)
     await stream.hear()
+
+
+async def test_many_topics_are_created_by_one_call(edge: FakeEdge, meta: FakeMeta) -> None:
+    """One call goes to the nameserver; reserved and existing names fail by name."""
+    wanted = ["a", "__strata_mine", "orders", "b"]
+    before = len(meta.calls)
+    response = await edge.call(
+        ADMIN + "CreateTopics",
+        admin_pb2.CreateTopicsRequest(
+            topics=[meta_pb2.Topic(name=name, queue_count=1) for name in wanted]
+        ),
+        admin_pb2.CreateTopicsResponse,
+    )
+    assert (response.created, response.existing) == (2, 0)
+    failures = [(each.position, each.name, each.reason) for each in response.failures]
+    assert failures == [
+        (1, "__strata_mine", "names that begin with __strata are reserved"),
+        (2, "orders", "exists"),
+    ]
+    assert meta.calls[before:].count("CreateTopics") == 1
+    shown = await edge.call(
+        ADMIN + "ListTopics",
+        admin_pb2.ListTopicsRequest(namespace="", prefix="b"),
+        admin_pb2.ListTopicsResponse,
+    )
+    assert [topic.name for topic in shown.topics] == ["b"]

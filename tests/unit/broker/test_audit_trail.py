@@ -196,3 +196,11 @@ async def _all(broker: object) -> tuple[int, list[definition_pb2.Message]]:
                 return status.code, messages
         await asyncio.sleep(0)
     raise AssertionError("no event came")
+
+
+def test_a_large_request_is_shown_by_its_sizes() -> None:
+    """A batch of topics is told by how many they are."""
+    batch = admin_pb2.CreateTopicsRequest(
+        topics=[meta_pb2.Topic(name=f"topic-{number:08}") for number in range(500)]
+    )
+    assert shown(batch) == f"500 topics, {batch.ByteSize()} bytes"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
@@ -94,6 +97,47 @@ async def test_without_any_metadata_the_start_fails(
         await made.start()
     assert not edge.running
     assert not made.app.tasks.names
+
+
+class InParts(FakeMeta):
+    """A nameserver whose snapshot comes row by row, for longer than a start may wait.
+
+    Attributes:
+        pause_s: between two parts.
+        parts: how many there are before the rows.
+    """
+
+    pause_s = 0.02
+    parts = 40
+
+    async def stream(
+        self, method: str, request: Message, response_type: type[Any]
+    ) -> AsyncIterator[Any]:
+        if isinstance(request, meta_pb2.WatchRequest) and not request.from_revision:
+            for number in range(self.parts):
+                part = meta_pb2.WatchResponse(
+                    snapshot=not number, snapshot_revision=self.revision, is_fresh=True
+                )
+                yield part
+                await asyncio.sleep(self.pause_s)
+        async for response in super().stream(method, request, response_type):
+            yield response
+
+
+async def test_a_snapshot_may_take_longer_than_a_part_of_it(
+    config: BrokerConfig, storage: FakeStorage
+) -> None:
+    """A start goes on while parts come, and fails when none comes for as long as it waits."""
+    meta = InParts()
+    meta.add_topic("orders")
+    made = broker(config, FakeEdge(), storage, {"n1": meta})
+    await made.start()
+    assert made.app.view.topic("", "orders") is not None
+    await made.stop(0.1)
+    meta.pause_s = 3_600.0
+    made = broker(config, FakeEdge(), storage, {"n1": meta})
+    with pytest.raises(BrokerStartError, match="no metadata"):
+        await made.start()
 
 
 async def test_any_of_several_nameservers_is_enough(

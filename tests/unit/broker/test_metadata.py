@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import tracemalloc
 
 import pytest
@@ -133,7 +134,7 @@ async def test_a_cut_watch_is_resumed_from_its_revision(app: BrokerApp, meta: Fa
 
 
 async def test_ten_thousand_topics_cost_little(meta: FakeMeta) -> None:
-    """A topic's row is far below a kilobyte, routes and all not built."""
+    """A topic that nobody uses is its row, its name and its id, and no object of its own."""
     changes = [
         meta_pb2.Change(
             topic=meta_pb2.Topic(
@@ -156,7 +157,7 @@ async def test_ten_thousand_topics_cost_little(meta: FakeMeta) -> None:
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(view.topics()) == 10_000
-    assert used / 10_000 < 800
+    assert used / 10_000 < 400
 
 
 @pytest.mark.parametrize("names", [["made"], ["made"] * 5])
@@ -168,3 +169,66 @@ async def test_unknown_topics_are_not_made_by_default(
         response = await client.send(message(name, 1))
         assert response.status.code == 40402
     assert "CreateTopic" not in meta.calls
+
+
+def test_topics_that_are_not_used_are_no_objects(meta: FakeMeta) -> None:
+    """A broker keeps the topics that it was asked for last; all others are made anew."""
+    view = MetadataView(max_topics_in_use=20)
+    changes = [
+        meta_pb2.Change(
+            topic=meta_pb2.Topic(topic_id=1 + number, name=f"t{number}", queue_count=number)
+        )
+        for number in range(500)
+    ]
+    view.apply(meta_pb2.WatchResponse(revision=1, snapshot=True, changes=changes))
+    assert view.topics().in_use == 0
+    used = view.topic("", "t7")
+    for number in range(500):
+        assert view.topic("", "t7") is used, "a topic in use stays the same object"
+        found = view.topic_by_id(1 + number)
+        assert found is not None
+        assert (found.name, found.queue_count) == (f"t{number}", number)
+        assert view.topics().in_use <= 20
+    assert sorted(topic.topic_id for topic in view.topics()) == list(range(1, 501))
+    grown = meta_pb2.Change(topic=meta_pb2.Topic(topic_id=8, name="t7", queue_count=9))
+    view.apply(meta_pb2.WatchResponse(revision=2, changes=[grown]))
+    changed = view.topic("", "t7")
+    assert changed is not None and changed.queue_count == 9
+    again = meta_pb2.Change(topic=meta_pb2.Topic(topic_id=900, name="t7", queue_count=1))
+    view.apply(meta_pb2.WatchResponse(revision=3, changes=[again]))
+    assert view.topic_by_id(8) is None
+    made = view.topic_by_id(900)
+    assert made is not None and made is view.topic("", "t7")
+
+
+def test_topics_that_come_and_go_leave_nothing(meta: FakeMeta) -> None:
+    """Neither memory nor counts grow with the topics and consumer groups that were deleted."""
+    view = MetadataView(max_topics_in_use=20)
+    sizes = []
+    tracemalloc.start()
+    for turn in range(6):
+        for deleted in (False, True):
+            changes = []
+            for number in range(300):
+                name, row_id = f"t{number}", 1 + turn * 300 + number
+                topic = meta_pb2.Topic(namespace=f"n{number % 7}", name=name, topic_id=row_id)
+                group = meta_pb2.ConsumerGroup(
+                    namespace=f"n{number % 7}", name=name, consumer_group_id=row_id
+                )
+                changes += [
+                    meta_pb2.Change(deleted=deleted, topic=topic),
+                    meta_pb2.Change(deleted=deleted, consumer_group=group),
+                ]
+            revision = view.revision + 1
+            view.apply(meta_pb2.WatchResponse(revision=revision, changes=changes))
+            if not deleted:
+                assert len(view.topics()) == len(view.topic_names()) == 300
+                assert len(view.consumer_group_names()) == 300
+                assert all(view.topic("n1", f"t{number}") for number in range(1, 300, 7))
+        del changes, topic, group
+        assert len(view.topics()) == len(view.topic_names()) == view.topics().in_use == 0
+        assert len(view.consumer_group_names()) == view.topic_count("n1") == 0
+        gc.collect()
+        sizes.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert max(sizes[2:]) - sizes[1] < 20_000, sizes

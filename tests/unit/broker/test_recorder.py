@@ -6,7 +6,7 @@ from strata.meta.v1 import meta_pb2
 from strata_broker.base.metrics import METRICS
 from strata_broker.base.receive_config import RefusalsSection
 from strata_broker.metadata.recorder import Recorder
-from strata_broker.metadata.tables import TopicRow
+from strata_broker.metadata.topic_rows import TopicRow
 from strata_mq.requests.types import MessageType
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics

@@ -20,7 +20,7 @@ from strata_broker.app import BrokerApp
 from strata_broker.base.config import TransactionSection
 from strata_broker.base.group_clock import GroupClock
 from strata_broker.metadata.requests import Caller
-from strata_broker.metadata.tables import TopicRow
+from strata_broker.metadata.topic_rows import TopicRow
 from strata_broker.sends.outgoing import (
     MessagePreparer,
     ParsedSend,

@@ -42,6 +42,10 @@ def _of_topic_row(request: Any) -> Name:
     return request.topic.namespace, request.topic.name
 
 
+def _new_topics(request: admin_pb2.CreateTopicsRequest, _: Asked) -> Iterable[Need]:
+    return [of_topic((topic.namespace, topic.name), Action.CREATE) for topic in request.topics]
+
+
 def _of_group_row(request: Any) -> Name:
     return request.consumer_group.namespace, request.consumer_group.name
 
@@ -97,6 +101,7 @@ def _user_of(request: admin_pb2.ListPoliciesRequest | admin_pb2.TestPolicyReques
 
 ADMIN_RULES: Rules = {
     "CreateTopic": Rule(_topic(_of_topic_row, Action.CREATE)),
+    "CreateTopics": Rule(_new_topics),
     "GetTopic": Rule(_topic(_named, Action.GET)),
     # Lists leave out what their caller may not see before they divide the rest into pages.
     "ListTopics": Rule(no_needs),

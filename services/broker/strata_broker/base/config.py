@@ -312,6 +312,12 @@ class MetadataSection(Section):
         ge=0,
         description="Number of consumer groups from which on only operators create further ones.",
     )
+    max_topics_in_use: int = Field(
+        default=40_000,
+        ge=2,
+        description="Most topics that this broker keeps ready; each further topic is made ready "
+        "anew when it is used.",
+    )
     auto_topic_queue_count: int = Field(
         default=8, ge=1, description="Queues of a topic that is created on first use."
     )
@@ -340,7 +346,10 @@ class MetadataSection(Section):
         description="Time after which a silent watch counts as lost.",
     )
     start_timeout_ms: int = Field(
-        default=10_000, ge=1, description="Time limit for the first metadata; then the start fails."
+        default=10_000,
+        ge=1,
+        description="Time limit for the first part of the metadata, and between two parts; "
+        "then the start fails.",
     )
     heartbeat_ms: int = Field(
         default=_PRESENCE.interval_ms,

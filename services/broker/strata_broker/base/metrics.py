@@ -142,6 +142,12 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_broker_topics", "gauge", "1", "Topics in this broker's copy of the metadata."
     ),
     MetricSpec(
+        "strata_broker_topics_in_use",
+        "gauge",
+        "1",
+        "Topics that this broker keeps ready, at most `metadata.max_topics_in_use`.",
+    ),
+    MetricSpec(
         "strata_broker_metadata_revision",
         "gauge",
         "1",

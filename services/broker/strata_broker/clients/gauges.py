@@ -20,4 +20,5 @@ def show_broker(
     metrics.gauge("rocketmq_proxy_up", lambda: int(serves()))
     metrics.gauge("strata_broker_clients", lambda: len(sessions))
     metrics.gauge("strata_broker_topics", lambda: len(view.topics()))
+    metrics.gauge("strata_broker_topics_in_use", lambda: view.topics().in_use)
     metrics.gauge("strata_broker_metadata_revision", lambda: view.revision)

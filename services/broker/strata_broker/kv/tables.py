@@ -23,7 +23,13 @@ from strata_broker.metadata.quotas import TOPICS
 from strata_broker.servicers.plugins import PluginParts
 from strata_kv.names import QUEUE, table_of, topic_of
 from strata_metadata.errors import MetaRefused
-from strata_mq.requests import Code, RequestError, check_namespace, check_topic
+from strata_mq.requests import (
+    TABLE_PREFIX,
+    Code,
+    RequestError,
+    check_namespace,
+    check_topic,
+)
 
 Result = TypeVar("Result")
 
@@ -108,10 +114,8 @@ class Tables:
 
     def names(self, namespace: str) -> list[str]:
         """Return the tables of a namespace, sorted."""
-        tables = (
-            table_of(topic.name) for topic in self._view.topics() if topic.namespace == namespace
-        )
-        return sorted(table for table in tables if table is not None)
+        topics = self._view.topic_names().beginning_with(namespace, TABLE_PREFIX)
+        return sorted(table for _, topic in topics if (table := table_of(topic)) is not None)
 
     async def delete(self, name: kv_pb2.TableName) -> None:
         """Delete a table and its items.

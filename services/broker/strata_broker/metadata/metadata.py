@@ -18,7 +18,9 @@ from zlib import crc32
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.metadata.access_rows import AccessRows
-from strata_broker.metadata.tables import Home, MetadataTables, Name, TopicRow
+from strata_broker.metadata.name_index import Name, NameIndex
+from strata_broker.metadata.tables import MetadataTables
+from strata_broker.metadata.topic_rows import MAX_TOPICS_IN_USE, Home, TopicRow, TopicRows
 from strata_metadata.placement import PlacementView
 from strata_metadata.tables import NO_RAFT_GROUP
 from strata_mq.slots import FIRST_LITE_QUEUE, SLOT_COUNT, lite_home
@@ -30,10 +32,14 @@ LEADER_CHOOSES = -1
 
 
 class MetadataView(PlacementView[MetadataTables]):
-    """See the module docstring. Used on the event loop only."""
+    """See the module docstring. Used on the event loop only.
 
-    def __init__(self) -> None:
-        super().__init__(MetadataTables)
+    Args:
+        max_topics_in_use: topics kept as objects (see `topic_rows`).
+    """
+
+    def __init__(self, max_topics_in_use: int = MAX_TOPICS_IN_USE) -> None:
+        super().__init__(lambda: MetadataTables(max_topics_in_use))
         # Raised whenever slots, raft groups or nodes change: values derived from them are stale.
         self.placement_version = 0
         self._ready = False
@@ -60,11 +66,15 @@ class MetadataView(PlacementView[MetadataTables]):
 
     def topic_by_id(self, topic_id: int) -> TopicRow | None:
         """Find a topic by the number the nameserver gave."""
-        return self._tables.topics_by_id.get(topic_id)
+        return self._tables.topics.by_id(topic_id)
 
-    def topics(self) -> Collection[TopicRow]:
-        """Return all topics, in no order."""
-        return self._tables.topics.values()
+    def topics(self) -> TopicRows:
+        """Return all topics; a snapshot replaces the object."""
+        return self._tables.topics
+
+    def topic_names(self) -> NameIndex:
+        """Return the names of all topics in their order; a snapshot replaces the object."""
+        return self._tables.topics.names
 
     def consumer_group(self, namespace: str, name: str) -> meta_pb2.ConsumerGroup | None:
         """Find a consumer group by name."""
@@ -73,6 +83,10 @@ class MetadataView(PlacementView[MetadataTables]):
     def consumer_groups(self) -> Collection[meta_pb2.ConsumerGroup]:
         """Return all consumer groups, in no order."""
         return self._tables.consumer_groups.values()
+
+    def consumer_group_names(self) -> NameIndex:
+        """Return the names of all consumer groups in their order; likewise."""
+        return self._tables.consumer_group_names
 
     def topic_count(self, namespace: str) -> int:
         """Return how many topics a namespace has, dead-letter topics not counted."""

@@ -126,25 +126,26 @@ class Quotas:
                 bucket.take(message_count if rate == MESSAGES else size_bytes)
 
     @contextmanager
-    def creating(self, kind: str, namespace: str) -> Iterator[None]:
+    def creating(self, kind: str, namespace: str, count: int = 1) -> Iterator[None]:
         """Count something that is being created until the metadata shows it.
 
         Args:
             kind: TOPICS or CONSUMER_GROUPS.
             namespace: where.
+            count: how many at once.
 
         Raises:
             RequestError: TOO_MANY_REQUESTS: the namespace has reached its limit.
         """
         limit, _ = self._limit((namespace, ""), kind)
         key = (kind, namespace)
-        if limit and self._count(kind, namespace) + self._creating[key] >= limit:
+        if limit and self._count(kind, namespace) + self._creating[key] + count > limit:
             self._refuse((namespace, ""), kind)
-        self._creating[key] += 1
+        self._creating[key] += count
         try:
             yield
         finally:
-            _decrement(self._creating, key)
+            _decrement(self._creating, key, count)
 
     def connected(self, namespace: str) -> None:
         """Count a client's settings stream; `disconnected` ends that.
@@ -270,7 +271,7 @@ def _scopes(topic: TopicRow) -> tuple[Name, Name]:
     return (topic.namespace, ""), (topic.namespace, topic.name)
 
 
-def _decrement(counts: Counter[Key], key: Key) -> None:
-    counts[key] -= 1
+def _decrement(counts: Counter[Key], key: Key, by: int = 1) -> None:
+    counts[key] -= by
     if not counts[key]:
         del counts[key]

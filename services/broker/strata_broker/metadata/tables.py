@@ -1,112 +1,30 @@
 """The rows of a `MetadataView`: applied one by one, found by key.
 
-A row is one small object, so that 10,000 topics take a few megabytes. This module knows neither
-revisions nor listeners.
+This module knows neither revisions nor listeners.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
 from strata.meta.v1 import meta_pb2
 from strata_broker.metadata.access_rows import AccessRows
+from strata_broker.metadata.name_index import Name, NameIndex, key_of
+from strata_broker.metadata.topic_rows import MAX_TOPICS_IN_USE, TopicRow, TopicRows
 from strata_metadata.placement import PlacementTables
 from strata_metadata.tables import NO_RAFT_GROUP, copy_row, put_row
-from strata_mq.requests import is_own_consumer_group, is_table_topic
-
-Name = tuple[str, str]
-"""(namespace, name)."""
+from strata_mq.requests import is_own_consumer_group
 
 _NO_OVERRIDES: Mapping[int, meta_pb2.QueueOverride] = {}
-
-
-class Home(NamedTuple):
-    """The public names of a topic's queues under one broker name (rule 20).
-
-    A route lists local ids 0 .. len(queues) - 1. Id 0 means any of the queues, id i > 0 means
-    `queues[i - 1]`; the last queue is therefore reached through "any" (docs/adr/0002).
-    """
-
-    raft_group: int
-    broker_name: str
-    queues: Sequence[int]
-
-
-class TopicRow:
-    """A topic. `row` is the serialised `meta.v1.Topic`, for rarely used fields.
-
-    Values that the view derives from the row and the placement are kept beside it, with the
-    version of that placement.
-    """
-
-    __slots__ = (
-        "changed_ms",
-        "groups",
-        "groups_at",
-        "homes",
-        "homes_at",
-        "is_table",
-        "name",
-        "namespace",
-        "previous_queue_count",
-        "queue_count",
-        "row",
-        "slot_base",
-        "topic_id",
-        "topic_type",
-    )
-
-    def __init__(self, topic: meta_pb2.Topic) -> None:
-        self.topic_id = topic.topic_id
-        self.namespace = topic.namespace
-        self.name = topic.name
-        # When it was changed last, by the nameserver's clock; 0: it is as it was made.
-        is_changed = topic.updated_at_ms != topic.created_at_ms
-        self.changed_ms = topic.updated_at_ms if is_changed else 0
-        # It stands for a key-value table, and holds no messages.
-        self.is_table = is_table_topic(topic.name)
-        self.topic_type = topic.type
-        self.queue_count = topic.queue_count
-        self.previous_queue_count = topic.previous_queue_count
-        self.slot_base = topic.slot_base
-        self.row = topic.SerializeToString()
-        self.groups: tuple[int, ...] = ()
-        self.groups_at = -1
-        self.homes: tuple[Home, ...] = ()
-        self.homes_at = -1
-
-    @property
-    def is_dead_letter(self) -> bool:
-        """Whether its queue numbers are raft group ids (rule 26)."""
-        return self.topic_type == meta_pb2.TOPIC_TYPE_DEAD_LETTER
-
-    @property
-    def has_levels(self) -> bool:
-        """Whether its queues are the levels of its messages' priorities."""
-        return self.topic_type == meta_pb2.TOPIC_TYPE_PRIORITY
-
-    @property
-    def is_lite(self) -> bool:
-        """Whether its messages are those of lite topics, which have queues of their own."""
-        return self.topic_type == meta_pb2.TOPIC_TYPE_LITE
-
-    @property
-    def is_system(self) -> bool:
-        """Whether no client made it as a topic: of dead letters, or of a key-value table."""
-        return self.is_dead_letter or self.is_table
-
-    def parsed(self) -> meta_pb2.Topic:
-        """Return the whole row."""
-        return meta_pb2.Topic.FromString(self.row)
 
 
 class MetadataTables(PlacementTables):
     """All rows at one revision, or the rows of a snapshot that have arrived so far.
 
     Attributes:
-        topics, topics_by_id: the same rows.
+        topics: all topics.
+        consumer_group_names: names of consumer groups in their order.
         rehashing: topics whose message groups may be where an older queue count put them, by id.
         consumer_groups: by their names.
         tombstones: those that are not done; the nameserver bounds their number.
@@ -120,12 +38,12 @@ class MetadataTables(PlacementTables):
         new_placement: whether slots, raft groups, nodes or moved queues changed since.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_topics_in_use: int = MAX_TOPICS_IN_USE) -> None:
         super().__init__()
-        self.topics: dict[Name, TopicRow] = {}
-        self.topics_by_id: dict[int, TopicRow] = {}
+        self.topics = TopicRows(max_topics_in_use)
         self.rehashing: dict[int, TopicRow] = {}
         self.consumer_groups: dict[Name, meta_pb2.ConsumerGroup] = {}
+        self.consumer_group_names = NameIndex()
         self.tombstones: dict[tuple[int, int], meta_pb2.Tombstone] = {}
         self.quotas: dict[Name, meta_pb2.Quota] = {}
         self.access = AccessRows()
@@ -199,7 +117,7 @@ class MetadataTables(PlacementTables):
     def replaces(self, others: MetadataTables) -> None:
         """Replace other tables; take over the epochs that they learned beyond the metadata."""
         for (topic_id, queue), (ended_in, epoch) in others._learned.items():
-            if topic_id in self.topics_by_id:
+            if self.topics.has_id(topic_id):
                 self.learn(topic_id, queue, ended_in, epoch)
         self.new_consumer_groups.update(others.consumer_groups)
         self.new_quotas = True
@@ -209,30 +127,37 @@ class MetadataTables(PlacementTables):
         self.new_placement = True
 
     def _take_topic(self, topic: meta_pb2.Topic, *, deleted: bool) -> None:
-        old = self.topics.pop((topic.namespace, topic.name), None)
+        old = self.topics.take(topic, deleted=deleted)
         if old is not None:
-            self.topics_by_id.pop(old.topic_id, None)
             self.rehashing.pop(old.topic_id, None)
-            self.topic_counts[old.namespace] -= not old.is_dead_letter
+            self._count_topic(old, -1)
         if deleted:
             return
-        row = TopicRow(topic)
-        if old is not None and old.topic_id == row.topic_id:
+        if old is not None and old.topic_id == topic.topic_id:
             # It may have grown: receives that wait look at its new queues, too.
-            self.new_placement |= old.queue_count != row.queue_count
-        self.topics[row.namespace, row.name] = row
-        self.topics_by_id[row.topic_id] = row
-        self.topic_counts[row.namespace] += not row.is_dead_letter
-        if row.previous_queue_count:
-            self.rehashing[row.topic_id] = row
+            self.new_placement |= old.queue_count != topic.queue_count
+        self._count_topic(topic, 1)
+        if topic.previous_queue_count:
+            row = self.topics.by_id(topic.topic_id)
+            assert row is not None, "it was just written"
+            self.rehashing[topic.topic_id] = row
+
+    def _count_topic(self, topic: meta_pb2.Topic, by: int) -> None:
+        if topic.type != meta_pb2.TOPIC_TYPE_DEAD_LETTER:
+            _add(self.topic_counts, topic.namespace, by)
 
     def _take_consumer_group(self, group: meta_pb2.ConsumerGroup, *, deleted: bool) -> None:
         name = (group.namespace, group.name)
+        counted = not is_own_consumer_group(group.name)
         if self.consumer_groups.pop(name, None) is not None:
-            self.consumer_group_counts[group.namespace] -= not is_own_consumer_group(group.name)
+            _add(self.consumer_group_counts, group.namespace, -counted)
+            if deleted:
+                self.consumer_group_names.remove(key_of(name))
+        elif not deleted:
+            self.consumer_group_names.add(key_of(name))
         if not deleted:
             self.consumer_groups[name] = copy_row(group)
-            self.consumer_group_counts[group.namespace] += not is_own_consumer_group(group.name)
+            _add(self.consumer_group_counts, group.namespace, counted)
         self.new_consumer_groups.add(name)
 
     def _take_override(self, override: meta_pb2.QueueOverride, *, deleted: bool) -> None:
@@ -253,6 +178,13 @@ class MetadataTables(PlacementTables):
             del self._overrides[override.topic_id]
         self.new_moves.add(override.topic_id)
         self.new_placement = True
+
+
+def _add(counts: Counter[str], namespace: str, by: int) -> None:
+    """Count; a namespace without anything is forgotten, so that deleted ones leave nothing."""
+    counts[namespace] += by
+    if not counts[namespace]:
+        del counts[namespace]
 
 
 def _append_epoch(row: meta_pb2.QueueOverride, ended_in: int, epoch: meta_pb2.Epoch) -> None:

@@ -7,7 +7,9 @@ Failures are `RequestError`, `MetaRefused` or `AngeliaError`; the servicers choo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 
 from strata.admin.v1 import admin_pb2
@@ -23,7 +25,7 @@ from strata_broker.receives.receive import topic_ref
 from strata_broker.storage_client import epochs
 from strata_broker.storage_client.holder_calls import HolderCalls
 from strata_metadata.client import MetadataClient
-from strata_mq.requests import Code, RequestError
+from strata_mq.requests import Code, RequestError, check_new_topic
 
 
 class Operations:
@@ -57,6 +59,41 @@ class Operations:
             response = await self._meta.call("CreateTopic", request, meta_pb2.CreateTopicResponse)
             await self._view.wait_for_revision(response.topic.revision, self._timeout_s)
         return response.topic
+
+    async def create_topics(
+        self, topics: Sequence[meta_pb2.Topic]
+    ) -> admin_pb2.CreateTopicsResponse:
+        """Create topics by one change; this broker serves them when the call returns.
+
+        Raises:
+            RequestError: TOO_MANY_REQUESTS: with these a namespace would exceed its quota; no topic
+                is created.
+        """
+        failures: dict[int, str] = {}
+        for position, topic in enumerate(topics):
+            try:
+                check_new_topic(topic.name)
+            except RequestError as error:
+                failures[position] = error.text
+        asked = [position for position in range(len(topics)) if position not in failures]
+        created = existing = 0
+        if asked:
+            response = await self._create_topics([topics[position] for position in asked])
+            created, existing = response.created, response.existing
+            failures |= {asked[each.position]: each.reason for each in response.failures}
+        return admin_pb2.CreateTopicsResponse(
+            created=created,
+            existing=existing,
+            failures=(
+                admin_pb2.TopicFailure(
+                    position=position,
+                    namespace=topics[position].namespace,
+                    name=topics[position].name,
+                    reason=reason,
+                )
+                for position, reason in sorted(failures.items())
+            ),
+        )
 
     async def update_topic(
         self, topic: meta_pb2.Topic, update_mask: Sequence[str]
@@ -311,6 +348,22 @@ class Operations:
         found = map(self._view.topic_by_id, numbers)
         # A topic that the metadata does not have is about to be dropped in storage too.
         return sorted((topic for topic in found if topic is not None), key=lambda one: one.name)
+
+    async def _create_topics(
+        self, topics: Sequence[meta_pb2.Topic]
+    ) -> meta_pb2.CreateTopicsResponse:
+        request = meta_pb2.CreateTopicsRequest(topics=topics)
+        new = Counter(
+            topic.namespace
+            for topic in topics
+            if self._view.topic(topic.namespace, topic.name) is None
+        )
+        with ExitStack() as counted:
+            for namespace, count in new.items():
+                counted.enter_context(self._quotas.creating(TOPICS, namespace, count))
+            response = await self._meta.call("CreateTopics", request, meta_pb2.CreateTopicsResponse)
+            await self._view.wait_for_revision(response.revision, self._timeout_s)
+        return response
 
     async def _until(self, true: Callable[[], bool]) -> None:
         """Wait until the view shows a deletion, which has no revision of its own."""

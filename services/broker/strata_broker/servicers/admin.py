@@ -10,17 +10,19 @@ from strata.admin.v1 import admin_pb2
 from strata.broker.v1 import peer_pb2
 from strata_broker.access.principals import current_principal, topic_target
 from strata_broker.clients.peers import BrokerPeers
-from strata_broker.metadata.metadata import MetadataView
+from strata_broker.metadata.metadata import MetadataView, Name
 from strata_broker.metadata.requests import enum_name
 from strata_broker.operators.topics import Operations
-from strata_broker.servicers.pages import page
+from strata_broker.servicers.pages import page, page_of_names
 from strata_mq.access import ResourceKind
 from strata_mq.requests import (
     check_new_consumer_group,
     check_new_topic,
     check_not_own_consumer_group,
     check_not_own_topic,
+    is_dead_letter_topic,
     is_own_consumer_group,
+    is_table_topic,
 )
 from strata_runtime.config import Config, to_json, to_toml
 
@@ -49,6 +51,12 @@ class AdminServicer:
         topic = await self._operations.create_topic(request.topic)
         return admin_pb2.CreateTopicResponse(topic=topic)
 
+    async def create_topics(
+        self, request: admin_pb2.CreateTopicsRequest
+    ) -> admin_pb2.CreateTopicsResponse:
+        """Make many topics."""
+        return await self._operations.create_topics(request.topics)
+
     async def get_topic(self, request: admin_pb2.GetTopicRequest) -> admin_pb2.GetTopicResponse:
         """Show a topic and its queues."""
         topic = self._operations.topic(request.namespace, request.name)
@@ -60,19 +68,24 @@ class AdminServicer:
     ) -> admin_pb2.ListTopicsResponse:
         """List topics by namespace and name."""
         namespace = request.namespace if request.HasField("namespace") else None
-        rows, token = page(
-            (
-                ((row.namespace, row.name), row)
-                for row in self._view.topics()
-                if (namespace is None or row.namespace == namespace)
-                and (request.include_system or not row.is_system)
-                and current_principal().may_see(*topic_target((row.namespace, row.name)))
-            ),
+        principal = current_principal()
+
+        def wanted(name: Name) -> bool:
+            is_system = is_dead_letter_topic(name[1]) or is_table_topic(name[1])
+            is_shown = request.include_system or not is_system
+            return is_shown and principal.may_see(*topic_target(name))
+
+        names, token = await page_of_names(
+            self._view.topic_names,
+            wanted,
             request.page_size,
             request.page_token,
+            namespace=namespace,
+            prefix=request.prefix,
         )
+        rows = [self._view.topic(*name) for name in names]
         return admin_pb2.ListTopicsResponse(
-            topics=[row.parsed() for row in rows], next_page_token=token
+            topics=[row.parsed() for row in rows if row is not None], next_page_token=token
         )
 
     async def update_topic(
@@ -126,18 +139,21 @@ class AdminServicer:
     ) -> admin_pb2.ListConsumerGroupsResponse:
         """List consumer groups by namespace and name, without StrataMQ's own."""
         namespace = request.namespace if request.HasField("namespace") else None
-        rows, token = page(
-            (
-                ((row.namespace, row.name), row)
-                for row in self._view.consumer_groups()
-                if namespace in (None, row.namespace)
-                and not is_own_consumer_group(row.name)
-                and current_principal().may_see(ResourceKind.GROUP, (row.namespace, row.name))
+        principal = current_principal()
+        names, token = await page_of_names(
+            self._view.consumer_group_names,
+            lambda name: (
+                not is_own_consumer_group(name[1]) and principal.may_see(ResourceKind.GROUP, name)
             ),
             request.page_size,
             request.page_token,
+            namespace=namespace,
+            prefix=request.prefix,
         )
-        return admin_pb2.ListConsumerGroupsResponse(consumer_groups=rows, next_page_token=token)
+        rows = [self._view.consumer_group(*name) for name in names]
+        return admin_pb2.ListConsumerGroupsResponse(
+            consumer_groups=[row for row in rows if row is not None], next_page_token=token
+        )
 
     async def update_consumer_group(
         self, request: admin_pb2.UpdateConsumerGroupRequest

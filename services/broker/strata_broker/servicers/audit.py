@@ -58,7 +58,12 @@ def shown(request: Message) -> str:
     """Return a request as text without its secrets."""
     size_bytes = request.ByteSize()
     if size_bytes > _MAX_SHOWN_BYTES:
-        return f"{size_bytes} bytes"
+        lists = [
+            f"{len(value)} {field.name}"
+            for field, value in request.ListFields()
+            if field.is_repeated
+        ]
+        return ", ".join([*lists, f"{size_bytes} bytes"])
     plain = type(request)()
     plain.CopyFrom(request)
     _clear_secrets(plain)

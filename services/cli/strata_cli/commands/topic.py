@@ -18,6 +18,7 @@ from strata_cli.confirming import DryRun, Yes, confirm
 from strata_cli.errors import CliError, UsageError
 from strata_cli.options import COMMON, Common, milliseconds, pairs
 from strata_cli.output import show
+from strata_cli.progress import progress
 from strata_cli.views import View, queue_status_view, topic_view
 from strata_cli.watching import INTERVAL, Interval, Watch, interval_s_of, look
 from strata_mq.tier_policy import LEVEL_ATTRIBUTE, LOCAL_RETENTION_ATTRIBUTE
@@ -31,9 +32,10 @@ app = App(name="topic", help="Topics.")
 
 @app.command
 def create(
-    name: Name,
+    name: Annotated[str, Parameter(help="Name of the topic; none with --from.")] = "",
     /,
     *,
+    from_: Annotated[str | None, Parameter(name="--from")] = None,
     type: TopicType = "NORMAL",
     queues: int = 8,
     retention: str = "72h",
@@ -43,11 +45,17 @@ def create(
     read_replicas: int | None = None,
     common: Common = COMMON,
 ) -> None:
-    """Create a topic.
+    """Create a topic, or the topics of a file.
+
+    A file has a topic on each line: its name, or a JSON object with name, namespace, type, queues,
+    retention and attributes; or it is CSV, and its first line names the columns. The options are
+    for topics that do not say otherwise. The command may be repeated: topics that exist with the
+    same settings stay.
 
     For instance: strata topic create orders --type FIFO --queues 8 --retention 72h
 
     Args:
+        from_: File with topics; - is standard input.
         type: Type of the messages that the topic takes.
         queues: Number of queues; it may grow later.
         retention: Time to keep messages, like 72h or 7d; log and tier count together.
@@ -65,6 +73,13 @@ def create(
         retention_ms=milliseconds(retention),
         attributes=pairs(attribute) | _tier_attributes(tiered_storage_level, local_retention),
     )
+    if from_ is not None:
+        if name or read_replicas is not None:
+            raise UsageError("--from stands alone: leave out the name and --read-replicas")
+        _create_from(from_, topic, common)
+        return
+    if not name:
+        raise UsageError("give the NAME of the topic, or --from FILE")
     with connect(common) as client:
         response = client.call(client.admin.CreateTopic, admin_pb2.CreateTopicRequest(topic=topic))
         if read_replicas is not None:
@@ -77,6 +92,9 @@ def list_(
     *,
     all_namespaces: Annotated[bool, Parameter(negative="")] = False,
     system: Annotated[bool, Parameter(negative="")] = False,
+    prefix: str = "",
+    limit: int | None = None,
+    page: str = "",
     watch: Watch = False,
     interval: Interval = INTERVAL,
     common: Common = COMMON,
@@ -88,16 +106,26 @@ def list_(
     Args:
         all_namespaces: List the topics of every namespace.
         system: List dead-letter topics too.
+        prefix: List topics whose names begin with it.
+        limit: Most topics to list; without it all are listed.
+        page: Go on behind an earlier list with --limit: its `next_page`.
     """
+    if limit is not None and limit < 1:
+        raise UsageError(f"--limit {limit}: list at least one topic")
     columns: tuple[str, ...] = ("namespace", "name", "type", "queues", "retention_ms", "topic_id")
     if watch:
         columns = (*columns[:-1], "messages", "messages_per_s")
     rates = lags.CounterRates()
-    namespace = None if all_namespaces else common.namespace
+    wanted = admin_pb2.ListTopicsRequest(
+        namespace=None if all_namespaces else common.namespace,
+        include_system=system,
+        prefix=prefix,
+        page_token=page,
+    )
     with connect(common) as client:
 
         def draw() -> None:
-            rows = lags.topic_rows(client, namespace, system=system)
+            rows, next_page = lags.topic_page(client, wanted, limit)
             topics = [topic_view(row) for row in rows]
             if watch:
                 names = [(row.namespace, row.name) for row in rows]
@@ -110,7 +138,8 @@ def list_(
                     for view in topics
                     if (view["namespace"], view["name"]) in grown
                 ]
-            show({"topics": topics}, common, rows="topics", columns=columns)
+            result = {"topics": topics, "next_page": next_page}
+            show(result, common, rows="topics", columns=columns)
 
         look(draw, common, watch=watch, interval=interval)
 
@@ -284,6 +313,23 @@ def purge(
         request = admin_pb2.PurgeTopicRequest(namespace=common.namespace, name=name)
         deleted = client.call(client.admin.PurgeTopic, request).deleted_messages
     show({"purged": name, "messages": deleted}, common)
+
+
+def _create_from(place: str, template: meta_pb2.Topic, common: Common) -> None:
+    """Create the topics of a file.
+
+    Raises:
+        CliError: the file is wrong, the broker refuses, or topics could not be created.
+    """
+    from strata_cli import topic_files
+
+    with connect(common) as client, topic_files.opened(place) as lines, progress("topics") as shown:
+        topics = topic_files.read_topics(lines, template)
+        done = topic_files.create_topics(client, topics, shown)
+    result = {"created": done.created, "existing": done.existing, "failed": len(done.failures)}
+    show(result | {"failures": done.failures}, common, rows="failures")
+    if done.failures:
+        raise CliError(f"{len(done.failures)} topics could not be created; the others exist")
 
 
 def _tier_attributes(level: str | None, local_retention: str | None) -> dict[str, str]:

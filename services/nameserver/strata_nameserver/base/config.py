@@ -32,7 +32,22 @@ class NameserverConfig(Section):
     }
 
     max_topics: int = Field(
-        default=1_000_000, ge=1, description="Most topics, dead-letter topics included."
+        default=2_500_000,
+        ge=1,
+        description="Most topics. Dead-letter topics count; each consumer group has one.",
+    )
+    max_batch_topics: int = Field(
+        default=1_000,
+        ge=1,
+        le=10_000,
+        description="Most topics in one CreateTopics call; a larger call is refused.",
+    )
+    max_batch_bytes: int = Field(
+        default=1024 * 1024,
+        ge=65_536,
+        le=4 * 1024 * 1024,
+        description="Largest sum of the rows that one CreateTopics call makes; a larger call is "
+        "refused.",
     )
     max_consumer_groups: int = Field(default=1_000_000, ge=1, description="Most consumer groups.")
     max_queues_per_topic: int = Field(

@@ -51,14 +51,7 @@ def create_topic(draft: Draft, wanted: meta_pb2.Topic, config: NameserverConfig)
     check_names(wanted.namespace, wanted.name)
     if is_dead_letter_topic(wanted.name):
         raise invalid(f"topic {wanted.name}: dead-letter topics come with their consumer group")
-    topic = meta_pb2.Topic(
-        namespace=wanted.namespace,
-        name=wanted.name,
-        type=wanted.type or meta_pb2.TOPIC_TYPE_NORMAL,
-        queue_count=wanted.queue_count or config.default_queue_count,
-        retention_ms=wanted.retention_ms or config.default_retention_ms,
-        attributes=_attributes(wanted),
-    )
+    topic = normalised(wanted, config)
     _check_values(topic, config)
     if draft.get(topic_key(topic.namespace, topic.name)) is not None:
         raise MetaRefused(
@@ -68,6 +61,22 @@ def create_topic(draft: Draft, wanted: meta_pb2.Topic, config: NameserverConfig)
     append_homes(topic, range(topic.queue_count), draft.topology)
     put_new_topic(draft, topic, config)
     return topic
+
+
+def normalised(wanted: meta_pb2.Topic, config: NameserverConfig) -> meta_pb2.Topic:
+    """Return the fields of a request, with a default for each that it leaves out.
+
+    Raises:
+        MetaRefused: INVALID: attributes that cannot be read.
+    """
+    return meta_pb2.Topic(
+        namespace=wanted.namespace,
+        name=wanted.name,
+        type=wanted.type or meta_pb2.TOPIC_TYPE_NORMAL,
+        queue_count=wanted.queue_count or config.default_queue_count,
+        retention_ms=wanted.retention_ms or config.default_retention_ms,
+        attributes=_attributes(wanted),
+    )
 
 
 def update_topic(

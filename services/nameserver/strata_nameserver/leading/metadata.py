@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
 from secrets import token_bytes
 from typing import Protocol, TypeVar
 
@@ -26,13 +27,14 @@ from strata_nameserver.drafts import (
     raft_groups,
     slot_moves,
     tombstones,
+    topic_batches,
     topics,
 )
 from strata_nameserver.drafts.reports import Reports
 from strata_nameserver.leading.access import Access, RandomBytes
 from strata_nameserver.leading.controller import Controller, NodesSeen
 from strata_nameserver.leading.explain import explain_queue
-from strata_nameserver.plans.new_queues import steer
+from strata_nameserver.plans.new_queues import Avoidance, steer
 from strata_nameserver.plans.service import Placement
 from strata_nameserver.policies.detector import FailureDetector
 from strata_nameserver.policies.slowness import SlowNodes
@@ -131,9 +133,20 @@ class Metadata:
 
         def create(draft: Draft) -> meta_pb2.Topic:
             row = topics.create_topic(draft, topic, self._config)
-            queues = range(row.queue_count)
-            steer(draft, row, queues, avoidance, self._config.max_queue_overrides)
+            self._steer(draft, row, avoidance)
             return row
+
+        return await self.change(create)
+
+    async def create_topics(
+        self, wanted: Sequence[meta_pb2.Topic]
+    ) -> tuple[topic_batches.Batch, int]:
+        """Make topics by one change; return what became of them, and their revision or 0."""
+        place = partial(self._steer, avoidance=self.placement.avoidance())
+
+        def create(draft: Draft) -> tuple[topic_batches.Batch, int]:
+            batch = topic_batches.create_topics(draft, wanted, self._config, place)
+            return batch, draft.revision if batch.created else 0
 
         return await self.change(create)
 
@@ -368,6 +381,11 @@ class Metadata:
         except DRIVER_ERRORS as error:
             raise refusal(error) from error
         return result
+
+    def _steer(self, draft: Draft, topic: meta_pb2.Topic, avoidance: Avoidance) -> None:
+        """Keep the queues of a new topic off busy nodes."""
+        queues = range(topic.queue_count)
+        steer(draft, topic, queues, avoidance, self._config.max_queue_overrides)
 
     def _check_leader(self) -> None:
         if not self._replica.is_ready_leader():

@@ -69,6 +69,18 @@ class MetaServicer:
         topic = await self.metadata.create_topic(request.topic)
         return meta_pb2.CreateTopicResponse(topic=topic)
 
+    async def create_topics(
+        self, request: meta_pb2.CreateTopicsRequest, context: CallContext
+    ) -> meta_pb2.CreateTopicsResponse:
+        """Make topics by one raft entry."""
+        batch, revision = await self.metadata.create_topics(request.topics)
+        return meta_pb2.CreateTopicsResponse(
+            revision=revision,
+            created=batch.created,
+            existing=batch.existing,
+            failures=batch.failures,
+        )
+
     async def update_topic(
         self, request: meta_pb2.UpdateTopicRequest, context: CallContext
     ) -> meta_pb2.UpdateTopicResponse:

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from strata_metadata.topic_ids import MAX_KEPT_TOPICS
 from strata_runtime.config import Section
 from strata_seglog.options import LogOptions
 from strata_state.flush import FlushOptions
@@ -230,6 +231,12 @@ class StorageConfig(Section):
         default=_OPTIONS.retention.default_ms,
         ge=1_000,
         description="Retention of topics without one of their own.",
+    )
+    max_kept_topics: int = Field(
+        default=MAX_KEPT_TOPICS,
+        ge=100,
+        description="Most topics whose settings are kept in memory; those of other topics are read "
+        "from disk when they are needed.",
     )
     retention_interval_ms: int = Field(
         default=round(_OPTIONS.retention.interval_s * 1_000),

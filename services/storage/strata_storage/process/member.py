@@ -29,6 +29,7 @@ from strata_metadata import (
     MetadataClient,
     MetadataFollower,
     NodePresence,
+    StoredTopics,
 )
 from strata_metadata.channels import Channels
 from strata_metadata.follower import MetadataSources
@@ -41,6 +42,7 @@ from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime
 from strata_runtime.tasks import Tasks
 from strata_state.metadata import MetadataStore
+from strata_state.metadata_keys import MetadataRowKind
 from strata_state.metadata_rocksdb import RocksDbMetadataStore
 from strata_storage.base.config import StorageConfig
 from strata_storage.base.directory import Directory
@@ -67,6 +69,16 @@ from strata_storage.rows.machine import GroupMachine
 from strata_storage.tiering.opening import TierSetup
 
 _MAX_CHANNELS = 512
+# Rows of the copy that the view is told at the start; topics are read when they are asked for.
+_SINK_KINDS = frozenset(
+    {
+        MetadataRowKind.NODE,
+        MetadataRowKind.RAFT_GROUP,
+        MetadataRowKind.SLOTS,
+        MetadataRowKind.SLOT_MOVE,
+        MetadataRowKind.QUEUE_OVERRIDE,
+    }
+)
 _HEALTH_AFTER_S = 1.0
 
 
@@ -162,11 +174,15 @@ class StorageMember:
             LogError, StateError, MetadataStoreError: data that cannot be opened.
         """
         store = await asyncio.to_thread(self._open_metadata)
+        self.view.read_topics_from(
+            StoredTopics(store, self._config.max_kept_topics, self._cluster_metrics)
+        )
         cache = MetadataCache(
             store,
             self._options.watch,
             self._cluster_metrics,
             sinks=[self.view],
+            sink_kinds=_SINK_KINDS,
             cluster=self._cluster,
         )
         servers = Servers(self._network.servers)

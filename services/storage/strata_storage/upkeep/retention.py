@@ -8,7 +8,7 @@ delivery to its queue (rule 26); while it waits its pin keeps its entry.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol
 
 from strata_mq.commands import TrimCommand, TrimmedQueue
@@ -19,8 +19,10 @@ from strata_storage.leading.pin_sweep import PinSweep
 from strata_storage.reads.offsets import Offsets
 from strata_storage.rows.machine import GroupMachine
 
-# Queues looked at before the event loop gets a turn.
+# Queues looked at before the event loop gets a turn, and the pause between two turns: a walk over a
+# million queues leaves the loop to others for half of its time.
 _QUEUES_PER_TURN = 200
+_PAUSE_S = 0.005
 
 
 class RetentionSource(Protocol):
@@ -71,9 +73,7 @@ async def plan_trim(
     low_index = machine.state.raft_index + 1
     # Id rows of yesterday stay: repeats of sends and ends of transactions are looked up in them.
     oldest_ms = now_ms - MESSAGE_DAY_MS
-    for count, (topic_id, queue, row) in enumerate(list(machine.rows.queues.all()), 1):
-        if count % _QUEUES_PER_TURN == 0:
-            await asyncio.sleep(0)
+    async for topic_id, queue, row in _queues(machine):
         if row.min_offset == row.next_offset:
             continue
         retention_ms = source.retention_ms(topic_id)
@@ -104,6 +104,18 @@ async def plan_trim(
     if not (trimmed or pins.runs or pins.pending) and low_index <= machine.low_index:
         return None
     return TrimCommand(low_index, oldest_ms, trimmed, pins.runs, pins.pending)
+
+
+async def _queues(machine: GroupMachine) -> AsyncIterator[tuple[int, int, QueueRow]]:
+    """Iterate (topic, queue, row) of all queues; one that comes meanwhile may be left out."""
+    place = None
+    while page := machine.rows.queues.after(place, _QUEUES_PER_TURN):
+        for each in page:
+            yield each
+        if len(page) < _QUEUES_PER_TURN:
+            return
+        place = page[-1][:2]
+        await asyncio.sleep(_PAUSE_S)
 
 
 def _first_kept(

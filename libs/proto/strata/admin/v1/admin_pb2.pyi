@@ -100,6 +100,88 @@ class CreateTopicResponse(_message.Message):
 Global___CreateTopicResponse: _TypeAlias = CreateTopicResponse  # noqa: Y015
 
 @_typing.final
+class CreateTopicsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPICS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[_meta_pb2.Topic]:
+        """At most `nameserver.max_batch_topics`."""
+
+    def __init__(
+        self,
+        *,
+        topics: _abc.Iterable[_meta_pb2.Topic] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateTopicsRequest: _TypeAlias = CreateTopicsRequest  # noqa: Y015
+
+@_typing.final
+class TopicFailure(_message.Message):
+    """A topic that was not created; the other topics of the request were."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POSITION_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    position: _builtins.int
+    """Place in the request, from 0."""
+    namespace: _builtins.str
+    name: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        position: _builtins.int = ...,
+        namespace: _builtins.str = ...,
+        name: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "namespace", b"namespace", "position", b"position", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicFailure: _TypeAlias = TopicFailure  # noqa: Y015
+
+@_typing.final
+class CreateTopicsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CREATED_FIELD_NUMBER: _builtins.int
+    EXISTING_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    created: _builtins.int
+    existing: _builtins.int
+    """Topics that existed as they were wanted."""
+    @_builtins.property
+    def failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicFailure]:
+        """By position."""
+
+    def __init__(
+        self,
+        *,
+        created: _builtins.int = ...,
+        existing: _builtins.int = ...,
+        failures: _abc.Iterable[Global___TopicFailure] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "existing", b"existing", "failures", b"failures"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateTopicsResponse: _TypeAlias = CreateTopicsResponse  # noqa: Y015
+
+@_typing.final
 class GetTopicRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -193,12 +275,15 @@ class ListTopicsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     INCLUDE_SYSTEM_FIELD_NUMBER: _builtins.int
+    PREFIX_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Absent: all namespaces."""
     page_size: _builtins.int
     page_token: _builtins.str
     include_system: _builtins.bool
     """Dead-letter topics too."""
+    prefix: _builtins.str
+    """Names begin with it; empty: all names."""
     def __init__(
         self,
         *,
@@ -206,10 +291,11 @@ class ListTopicsRequest(_message.Message):
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
         include_system: _builtins.bool = ...,
+        prefix: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_namespace", b"_namespace", "namespace", b"namespace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_namespace", b"_namespace", "include_system", b"include_system", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_namespace", b"_namespace", "include_system", b"include_system", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "prefix", b"prefix"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__namespace: _TypeAlias = _typing.Literal["namespace"]  # noqa: Y015
     _WhichOneofArgType__namespace: _TypeAlias = _typing.Literal["_namespace", b"_namespace"]  # noqa: Y015
@@ -224,6 +310,7 @@ class ListTopicsResponse(_message.Message):
     TOPICS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
+    """Empty: there are no more."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[_meta_pb2.Topic]: ...
     def __init__(
@@ -701,19 +788,23 @@ class ListConsumerGroupsRequest(_message.Message):
     NAMESPACE_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    PREFIX_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     page_size: _builtins.int
     page_token: _builtins.str
+    prefix: _builtins.str
+    """Names begin with it; empty: all names."""
     def __init__(
         self,
         *,
         namespace: _builtins.str | None = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        prefix: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_namespace", b"_namespace", "namespace", b"namespace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_namespace", b"_namespace", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_namespace", b"_namespace", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "prefix", b"prefix"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__namespace: _TypeAlias = _typing.Literal["namespace"]  # noqa: Y015
     _WhichOneofArgType__namespace: _TypeAlias = _typing.Literal["_namespace", b"_namespace"]  # noqa: Y015

@@ -39,6 +39,11 @@ class AdminServiceStub(object):
                 request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.CreateTopicRequest.SerializeToString,
                 response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.CreateTopicResponse.FromString,
                 _registered_method=True)
+        self.CreateTopics = channel.unary_unary(
+                '/strata.admin.v1.AdminService/CreateTopics',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.CreateTopicsRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.CreateTopicsResponse.FromString,
+                _registered_method=True)
         self.GetTopic = channel.unary_unary(
                 '/strata.admin.v1.AdminService/GetTopic',
                 request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetTopicRequest.SerializeToString,
@@ -341,6 +346,14 @@ class AdminServiceServicer(object):
 
     def CreateTopic(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateTopics(self, request, context):
+        """Makes many topics in one step. It may be repeated: a topic that exists as it is wanted is no
+        failure.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -744,6 +757,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.CreateTopicRequest.FromString,
                     response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.CreateTopicResponse.SerializeToString,
             ),
+            'CreateTopics': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateTopics,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.CreateTopicsRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.CreateTopicsResponse.SerializeToString,
+            ),
             'GetTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTopic,
                     request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetTopicRequest.FromString,
@@ -1067,6 +1085,33 @@ class AdminService(object):
             '/strata.admin.v1.AdminService/CreateTopic',
             strata_dot_admin_dot_v1_dot_admin__pb2.CreateTopicRequest.SerializeToString,
             strata_dot_admin_dot_v1_dot_admin__pb2.CreateTopicResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateTopics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/CreateTopics',
+            strata_dot_admin_dot_v1_dot_admin__pb2.CreateTopicsRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.CreateTopicsResponse.FromString,
             options,
             channel_credentials,
             insecure,

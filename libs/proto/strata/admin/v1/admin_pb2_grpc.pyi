@@ -35,6 +35,10 @@ class AdminServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AdminServiceAsyncStub: ...
     CreateTopic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateTopicRequest, _admin_pb2.CreateTopicResponse]
+    CreateTopics: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateTopicsRequest, _admin_pb2.CreateTopicsResponse]
+    """Makes many topics in one step. It may be repeated: a topic that exists as it is wanted is no
+    failure.
+    """
     GetTopic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetTopicRequest, _admin_pb2.GetTopicResponse]
     ListTopics: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListTopicsRequest, _admin_pb2.ListTopicsResponse]
     UpdateTopic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UpdateTopicRequest, _admin_pb2.UpdateTopicResponse]
@@ -138,6 +142,10 @@ class AdminServiceStub:
 class AdminServiceAsyncStub(AdminServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateTopicRequest, _admin_pb2.CreateTopicResponse]  # type: ignore[assignment]
+    CreateTopics: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateTopicsRequest, _admin_pb2.CreateTopicsResponse]  # type: ignore[assignment]
+    """Makes many topics in one step. It may be repeated: a topic that exists as it is wanted is no
+    failure.
+    """
     GetTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetTopicRequest, _admin_pb2.GetTopicResponse]  # type: ignore[assignment]
     ListTopics: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListTopicsRequest, _admin_pb2.ListTopicsResponse]  # type: ignore[assignment]
     UpdateTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.UpdateTopicRequest, _admin_pb2.UpdateTopicResponse]  # type: ignore[assignment]
@@ -244,6 +252,16 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.CreateTopicRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.CreateTopicResponse, _abc.Awaitable[_admin_pb2.CreateTopicResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def CreateTopics(
+        self,
+        request: _admin_pb2.CreateTopicsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.CreateTopicsResponse, _abc.Awaitable[_admin_pb2.CreateTopicsResponse]]:
+        """Makes many topics in one step. It may be repeated: a topic that exists as it is wanted is no
+        failure.
+        """
 
     @_abc_1.abstractmethod
     def GetTopic(

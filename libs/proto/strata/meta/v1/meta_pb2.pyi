@@ -1662,6 +1662,95 @@ class CreateTopicResponse(_message.Message):
 Global___CreateTopicResponse: _TypeAlias = CreateTopicResponse  # noqa: Y015
 
 @_typing.final
+class CreateTopicsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPICS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___Topic]:
+        """As in CreateTopicRequest; at most `nameserver.max_batch_topics`, and as many bytes of rows as
+        `nameserver.max_batch_bytes`.
+        """
+
+    def __init__(
+        self,
+        *,
+        topics: _abc.Iterable[Global___Topic] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateTopicsRequest: _TypeAlias = CreateTopicsRequest  # noqa: Y015
+
+@_typing.final
+class TopicFailure(_message.Message):
+    """A topic of a batch that was not created; the other topics of the batch were."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POSITION_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    position: _builtins.int
+    """Place in the request, from 0."""
+    outcome: Global___MetaOutcome.ValueType
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        position: _builtins.int = ...,
+        outcome: Global___MetaOutcome.ValueType = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome", "position", b"position", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicFailure: _TypeAlias = TopicFailure  # noqa: Y015
+
+@_typing.final
+class CreateTopicsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    CREATED_FIELD_NUMBER: _builtins.int
+    EXISTING_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """Revision of the new rows; 0: no topic was created."""
+    created: _builtins.int
+    existing: _builtins.int
+    """Topics that existed as they were wanted."""
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    @_builtins.property
+    def failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicFailure]:
+        """By position."""
+
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+        revision: _builtins.int = ...,
+        created: _builtins.int = ...,
+        existing: _builtins.int = ...,
+        failures: _abc.Iterable[Global___TopicFailure] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "existing", b"existing", "failures", b"failures", "revision", b"revision", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateTopicsResponse: _TypeAlias = CreateTopicsResponse  # noqa: Y015
+
+@_typing.final
 class UpdateTopicRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -39,6 +39,11 @@ class MetaServiceStub(object):
                 request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.CreateTopicRequest.SerializeToString,
                 response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.CreateTopicResponse.FromString,
                 _registered_method=True)
+        self.CreateTopics = channel.unary_unary(
+                '/strata.meta.v1.MetaService/CreateTopics',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.CreateTopicsRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.CreateTopicsResponse.FromString,
+                _registered_method=True)
         self.UpdateTopic = channel.unary_unary(
                 '/strata.meta.v1.MetaService/UpdateTopic',
                 request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.UpdateTopicRequest.SerializeToString,
@@ -216,6 +221,14 @@ class MetaServiceServicer(object):
 
     def CreateTopic(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateTopics(self, request, context):
+        """Makes many topics by one raft entry. It may be repeated: a topic that exists as it is wanted is
+        no failure.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -463,6 +476,11 @@ def add_MetaServiceServicer_to_server(servicer, server):
                     request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.CreateTopicRequest.FromString,
                     response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.CreateTopicResponse.SerializeToString,
             ),
+            'CreateTopics': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateTopics,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.CreateTopicsRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.CreateTopicsResponse.SerializeToString,
+            ),
             'UpdateTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdateTopic,
                     request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.UpdateTopicRequest.FromString,
@@ -661,6 +679,33 @@ class MetaService(object):
             '/strata.meta.v1.MetaService/CreateTopic',
             strata_dot_meta_dot_v1_dot_meta__pb2.CreateTopicRequest.SerializeToString,
             strata_dot_meta_dot_v1_dot_meta__pb2.CreateTopicResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateTopics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/CreateTopics',
+            strata_dot_meta_dot_v1_dot_meta__pb2.CreateTopicsRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.CreateTopicsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -32,6 +32,10 @@ class MetaServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> MetaServiceAsyncStub: ...
     CreateTopic: _grpc.UnaryUnaryMultiCallable[_meta_pb2.CreateTopicRequest, _meta_pb2.CreateTopicResponse]
+    CreateTopics: _grpc.UnaryUnaryMultiCallable[_meta_pb2.CreateTopicsRequest, _meta_pb2.CreateTopicsResponse]
+    """Makes many topics by one raft entry. It may be repeated: a topic that exists as it is wanted is
+    no failure.
+    """
     UpdateTopic: _grpc.UnaryUnaryMultiCallable[_meta_pb2.UpdateTopicRequest, _meta_pb2.UpdateTopicResponse]
     DeleteTopic: _grpc.UnaryUnaryMultiCallable[_meta_pb2.DeleteTopicRequest, _meta_pb2.DeleteTopicResponse]
     CreateConsumerGroup: _grpc.UnaryUnaryMultiCallable[_meta_pb2.CreateConsumerGroupRequest, _meta_pb2.CreateConsumerGroupResponse]
@@ -107,6 +111,10 @@ class MetaServiceStub:
 class MetaServiceAsyncStub(MetaServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateTopic: _aio.UnaryUnaryMultiCallable[_meta_pb2.CreateTopicRequest, _meta_pb2.CreateTopicResponse]  # type: ignore[assignment]
+    CreateTopics: _aio.UnaryUnaryMultiCallable[_meta_pb2.CreateTopicsRequest, _meta_pb2.CreateTopicsResponse]  # type: ignore[assignment]
+    """Makes many topics by one raft entry. It may be repeated: a topic that exists as it is wanted is
+    no failure.
+    """
     UpdateTopic: _aio.UnaryUnaryMultiCallable[_meta_pb2.UpdateTopicRequest, _meta_pb2.UpdateTopicResponse]  # type: ignore[assignment]
     DeleteTopic: _aio.UnaryUnaryMultiCallable[_meta_pb2.DeleteTopicRequest, _meta_pb2.DeleteTopicResponse]  # type: ignore[assignment]
     CreateConsumerGroup: _aio.UnaryUnaryMultiCallable[_meta_pb2.CreateConsumerGroupRequest, _meta_pb2.CreateConsumerGroupResponse]  # type: ignore[assignment]
@@ -185,6 +193,16 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_pb2.CreateTopicRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.CreateTopicResponse, _abc.Awaitable[_meta_pb2.CreateTopicResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def CreateTopics(
+        self,
+        request: _meta_pb2.CreateTopicsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.CreateTopicsResponse, _abc.Awaitable[_meta_pb2.CreateTopicsResponse]]:
+        """Makes many topics by one raft entry. It may be repeated: a topic that exists as it is wanted is
+        no failure.
+        """
 
     @_abc_1.abstractmethod
     def UpdateTopic(
