@@ -55,6 +55,15 @@ async def test_a_woken_pop_that_is_cancelled_wakes_the_next() -> None:
     assert await asyncio.wait_for(second, 60)
 
 
+async def test_a_pop_of_one_queue_passes_on_to_pops_of_other_queues() -> None:
+    """It may have been woken for anything in the consumer group, and looked at its queue only."""
+    waiters = Waiters(10, 1_000)
+    other = park(waiters, queue=4)
+    await turn()
+    waiters.pass_on(7, 5, 3)
+    assert await asyncio.wait_for(other, 60)
+
+
 async def test_the_limit_and_a_lost_leadership_refuse() -> None:
     """Above max_waiters: TOO_MANY_WAITERS; when leadership ends, all get its refusal."""
     waiters = Waiters(1, 1_000)

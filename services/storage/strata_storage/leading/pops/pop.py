@@ -201,8 +201,8 @@ class GroupPopper:
         return delivered
 
     def _wake_next(self, call: PopCall) -> None:
-        """Let another pop look where this one did."""
-        self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id, call.queue)
+        """Let another pop look after this one."""
+        self._waiters.pass_on(call.topic.topic_id, call.consumer_group_id, call.queue)
 
     # Deciding -----------------------------------------------------------------------------------
 

@@ -163,6 +163,16 @@ class Waiters:
         if lines:
             self._wake_first(lines, lines if queue == ANY_QUEUE else (ANY_QUEUE, queue))
 
+    def pass_on(self, topic_id: int, consumer_group_id: int, queue: int) -> None:
+        """Let another pop look after one that looked at a queue, or at ANY_QUEUE.
+
+        A parked pop may have been woken for another queue, so whichever waits longest is next; a
+        broker that is told knows which queue it was told of.
+        """
+        self.interests.tell_group(topic_id, consumer_group_id, queue)
+        if lines := self._lines.get(topic_id, {}).get(consumer_group_id):
+            self._wake_first(lines, lines)
+
     def check_open(self) -> None:
         """Let a pop go on unless `refuse_all` was called: it may have missed that.
 
