@@ -10,8 +10,13 @@ from strata_sim.hosts import AnyHost, NameserverHost, StorageHost
 from strata_sim.stores import SimMetadataStore
 from strata_state.metadata_keys import APPLIED_KEY, INSTALLING_KEY, MetadataRowKind
 
-# Rows that only a nameserver keeps, or each keeper for itself.
-_OWN_KINDS = {MetadataRowKind.APPLIED, MetadataRowKind.CHANGE, MetadataRowKind.INSTALLING}
+# Rows that only a nameserver or only a storage node keeps, or each keeper for itself.
+_OWN_KINDS = {
+    MetadataRowKind.APPLIED,
+    MetadataRowKind.CHANGE,
+    MetadataRowKind.INSTALLING,
+    MetadataRowKind.TOPIC_ID,
+}
 
 
 class EqualMetadata:
