@@ -443,16 +443,11 @@ class BrokerApp:
     async def _start(self) -> None:
         self._tasks.spawn("follow metadata", self._follower.run())
         self._storage.cluster.follow(self._follower)
-        # Revision 0 is reached by the first snapshot.
         timeout_s = self._config.metadata.start_timeout_ms / 1000
-        responses = 0
-        while not await self.view.wait_for_revision(0, timeout_s):
-            if self.view.responses == responses:
-                raise BrokerStartError(
-                    f"no metadata from a nameserver or a storage seed within {timeout_s:.1f} s"
-                )
-            # A large snapshot comes in parts; the time is for one of them.
-            responses = self.view.responses
+        if not await self.view.wait_for_snapshot(timeout_s):
+            raise BrokerStartError(
+                f"no metadata from a nameserver or a storage seed within {timeout_s:.1f} s"
+            )
         self._storage.start()
         self.port = await self._edge.start()
         self.endpoint = self._config.route.advertised_endpoint or endpoint_of(

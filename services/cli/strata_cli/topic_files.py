@@ -43,7 +43,7 @@ _KEYS = frozenset((*_COLUMNS, "attributes"))
 _TYPES = frozenset(meta_pb2.TopicType.keys())
 
 
-class WantedTopic(NamedTuple):
+class TopicLine(NamedTuple):
     """A topic that a line of the file wants."""
 
     number: int
@@ -83,7 +83,7 @@ def opened(place: str) -> Iterator[Iterable[str]]:
         raise UsageError(f"{place}: the file is no text in UTF-8") from None
 
 
-def read_topics(lines: Iterable[str], template: meta_pb2.Topic) -> Iterator[WantedTopic]:
+def read_topics(lines: Iterable[str], template: meta_pb2.Topic) -> Iterator[TopicLine]:
     """Return the topics of a file; what a line leaves out is that of `template`.
 
     Raises:
@@ -96,20 +96,18 @@ def read_topics(lines: Iterable[str], template: meta_pb2.Topic) -> Iterator[Want
             continue
         try:
             if text.startswith("{"):
-                yield WantedTopic(number, _topic_of(_object_of(text), template))
+                yield TopicLine(number, _topic_of(_object_of(text), template))
             elif columns is None and "," in text:
                 columns = _columns_of(text)
             elif columns is not None:
-                yield WantedTopic(number, _topic_of(_row_of(text, columns), template))
+                yield TopicLine(number, _topic_of(_row_of(text, columns), template))
             else:
-                yield WantedTopic(number, _topic_of({"name": text}, template))
+                yield TopicLine(number, _topic_of({"name": text}, template))
         except UsageError as error:
             raise UsageError(f"line {number}: {error}") from None
 
 
-def create_topics(
-    client: AdminClient, lines: Iterable[WantedTopic], shown: WorkProgress
-) -> Created:
+def create_topics(client: AdminClient, lines: Iterable[TopicLine], shown: WorkProgress) -> Created:
     """Create topics, batch by batch.
 
     Raises:
@@ -143,7 +141,7 @@ def create_topics(
     return Created(created, existing, failures)
 
 
-def _call(client: AdminClient, batch: list[WantedTopic]) -> admin_pb2.CreateTopicsResponse:
+def _call(client: AdminClient, batch: list[TopicLine]) -> admin_pb2.CreateTopicsResponse:
     request = admin_pb2.CreateTopicsRequest(topics=[line.topic for line in batch])
     for attempt in range(1, _TRIES + 1):
         try:
@@ -155,9 +153,9 @@ def _call(client: AdminClient, batch: list[WantedTopic]) -> admin_pb2.CreateTopi
     raise AssertionError
 
 
-def _batches(lines: Iterable[WantedTopic]) -> Iterator[list[WantedTopic]]:
+def _batches(lines: Iterable[TopicLine]) -> Iterator[list[TopicLine]]:
     """Divide lines into batches that one call may have."""
-    batch: list[WantedTopic] = []
+    batch: list[TopicLine] = []
     size_bytes = queues = 0
     for line in lines:
         line_bytes = line.topic.ByteSize()

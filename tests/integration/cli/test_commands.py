@@ -200,6 +200,6 @@ def test_configuration_in_force(node: Node) -> None:
     """`config show` asks the node: its sections are there as JSON and as TOML."""
     shown = node.json("config", "show")
 
-    assert shown["nameserver"]["max_topics"] == 1_000_000
+    assert shown["nameserver"]["max_topics"] == 2_500_000
     assert shown["node"]["grpc_port"] == 0
     assert "[storage]" in node.strata("config", "show").stdout

@@ -306,6 +306,16 @@ class MetadataView(PlacementView[MetadataTables]):
             self._waiters = [pair for pair in self._waiters if pair[1] is not waiter]
         return True
 
+    async def wait_for_snapshot(self, part_timeout_s: float) -> bool:
+        """Wait until the first snapshot is applied; False: none of its parts came for so long."""
+        responses = -1
+        while self.responses != responses:
+            responses = self.responses
+            # Revision 0 is reached by the first snapshot.
+            if await self.wait_for_revision(0, part_timeout_s):
+                return True
+        return False
+
     def _homes_of(self, topic: TopicRow) -> tuple[Home, ...]:
         raft_groups = self._tables.raft_groups
         rows: dict[int, tuple[int, ...]]

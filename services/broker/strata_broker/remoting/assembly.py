@@ -176,21 +176,27 @@ class RemotingPort:
             **RemotingTransactions(face, view, handles=runtime.handles).handlers(),
             **SendBacks(face, routes, view, reads=reads, given_up=given_up, clock=clock).handlers(),
         }
-        admin = AdminParts(
-            self.operator_face,
-            AdminPlaces(view, self._addresses, section.cluster_name),
-            members,
-            routes,
-            lambda: self._store,
-            parts.host,
-            runtime,
-        )
+        admin = self._admin_parts(parts, members, routes)
         return RemotingListener(
             section.host or parts.host,
             section.port,
             RemotingDispatcher(with_admin(handlers, admin), runtime),
             runtime=runtime,
             disconnected=consumers.disconnected,
+        )
+
+    def _admin_parts(
+        self, parts: RemotingParts, members: RemotingMembers, routes: RemotingRoutes
+    ) -> AdminParts:
+        cluster_name = parts.runtime.config.remoting.cluster_name
+        return AdminParts(
+            self.operator_face,
+            AdminPlaces(parts.provisioner.view, self._addresses, cluster_name),
+            members,
+            routes,
+            lambda: self._store,
+            parts.host,
+            parts.runtime,
         )
 
     @property

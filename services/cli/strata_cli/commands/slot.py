@@ -7,10 +7,11 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
+import grpc
 from cyclopts import App, Parameter
 
 from strata.admin.v1 import admin_pb2
-from strata_cli.client import AdminClient, connect
+from strata_cli.client import AdminClient, CallFailed, connect
 from strata_cli.cluster_views import slots_view
 from strata_cli.errors import CliError
 from strata_cli.options import COMMON, Common
@@ -73,15 +74,24 @@ def move(
 def _move(client: AdminClient, request: admin_pb2.MoveSlotsRequest, *, wait: bool) -> int:
     """Begin to move slots, repeatedly with `wait`; return how many are left.
 
+    A raft group may be without a leader for a moment, which is no reason to give up.
+
     Raises:
         CliError: some are left after the time limit of one call.
     """
     deadline_s = time.monotonic() + client.timeout_s
     while True:
-        left: int = client.call(client.admin.MoveSlots, request).left
+        is_late = time.monotonic() >= deadline_s
+        try:
+            left: int = client.call(client.admin.MoveSlots, request).left
+        except CallFailed as failure:
+            if is_late or not wait or failure.status is not grpc.StatusCode.UNAVAILABLE:
+                raise
+            time.sleep(_POLL_S)
+            continue
         if not left or not wait:
             return left
-        if time.monotonic() >= deadline_s:
+        if is_late:
             raise CliError(
                 f"{left} slots are still on their way to raft group {request.to_raft_group}, or "
                 "wait for other slots to arrive; run the command again to move those too"
