@@ -58,7 +58,7 @@ def test_an_example_sends_and_receives_one_message(
 
 def test_every_example_is_run_or_named() -> None:
     """A folder of examples that no test runs says so on the page about clients."""
-    # tests/e2e/test_container_machines.py and tests/integration/cli run those of containers.
+    # tests/e2e/test_container_machines.py runs those of containers.
     folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir()} - {"container"}
     assert folders == {*LANGUAGES, "csharp"}
     page = " ".join((EXAMPLES.parent / "clients.md").read_text().split())
