@@ -82,9 +82,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Tell modules, and the processes that they start, which stage it is and how much to do."""
     if stage := config.getoption("--stage"):
         os.environ[stages.VARIABLE] = stage
-        if stage == stages.TEST:
-            for name, count in stages.COUNTS.items():
-                os.environ.setdefault(name, count)
+        for name, count in stages.COUNTS.get(stage, {}).items():
+            os.environ.setdefault(name, count)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

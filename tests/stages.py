@@ -183,8 +183,8 @@ ELSEWHERE = (
 )
 _ELSEWHERE = re.compile("|".join(ELSEWHERE))
 
-# Counts of `test`; the tests themselves say those of `full`.
-COUNTS = {"STRATA_SIM_SEEDS": "2"}
+# Counts of a stage; without a stage the tests take their own.
+COUNTS = {TEST: {"STRATA_SIM_SEEDS": "2"}, FULL: {"STRATA_SIM_SEEDS": "40"}}
 
 
 def part_of(node_id: str) -> Part | None:
