@@ -23,6 +23,9 @@ ROOT = Path(__file__).resolve().parents[3]
 COMPILED = ROOT / "build" / "edge" / "release"
 HAS_EDGE = COMPILED.is_dir() and shutil.which("cargo") is not None
 
+# The first test waits until everything is built: a minute and more on a busy machine.
+pytestmark = pytest.mark.timeout(600)
+
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
