@@ -184,7 +184,7 @@ ELSEWHERE = (
 _ELSEWHERE = re.compile("|".join(ELSEWHERE))
 
 # Counts of a stage; without a stage the tests take their own.
-COUNTS = {TEST: {"STRATA_SIM_SEEDS": "2"}, FULL: {"STRATA_SIM_SEEDS": "40"}}
+COUNTS = {TEST: {"STRATA_SIM_SEEDS": "2"}, FULL: {"STRATA_SIM_SEEDS": "20"}}
 
 
 def part_of(node_id: str) -> Part | None:
