@@ -46,13 +46,6 @@ def test_the_index_is_a_sorted_list() -> None:
     assert (len(index), list(index.after(("", "")))) == (0, [])
 
 
-def test_names_in_order_fill_the_runs() -> None:
-    """A snapshot's names come in order: the index then has as few runs as it can."""
-    index = filled(*(("", f"t{number:06}") for number in range(20_000)))
-    assert len(index._runs) <= 20_000 // 1_024
-    assert list(index.after(("", "t019998"))) == [("", "t019999")]
-
-
 async def test_pages_join_without_gaps() -> None:
     """Every name of a list is on one page, whatever the size of the pages."""
     names = [(space, f"{kind}{number:03}") for space in ("", "a", "b") for kind in "xy"
