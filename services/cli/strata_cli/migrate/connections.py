@@ -21,6 +21,7 @@ from strata_remoting import (
     Serialization,
     encode_frame,
 )
+from strata_runtime.tasks import RequestTasks, TooManyTasksError
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """Largest answer: the list of all topics of a large cluster is one frame."""
@@ -28,7 +29,10 @@ MAX_FRAME_BYTES = 64 * 1024 * 1024
 MAX_WAITING = 64
 """Most requests of one connection that wait for an answer; further requests wait for room."""
 
-_VERSION = 501  # V5_5_0 of the protocol has no meaning for the calls made here; 4.9 ignores it.
+MAX_CONNECTIONS = 256
+"""Most servers of a source that are connected at once."""
+
+_VERSION = 501  # Servers of 4.9 take it, and none of the calls made here depends on it.
 _READ_BYTES = 1 << 18
 
 
@@ -61,6 +65,7 @@ class RemotingConnections:
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._connections: dict[str, _Connection] = {}
+        self._tasks = RequestTasks("migrate", max_tasks=MAX_CONNECTIONS)
 
     async def ask(
         self, address: str, code: int, fields: Mapping[str, object], body: bytes = b""
@@ -118,7 +123,11 @@ class RemotingConnections:
         if known is not None and not known.ended:
             writer.close()
             return known
-        made = self._connections[address] = _Connection(reader, writer)
+        try:
+            made = self._connections[address] = _Connection(reader, writer, self._tasks)
+        except TooManyTasksError as error:
+            writer.close()
+            raise OSError(str(error)) from None
         return made
 
     async def _drop(self, address: str) -> None:
@@ -128,15 +137,21 @@ class RemotingConnections:
 
 
 class _Connection:
-    """One connection and the task that reads its answers."""
+    """One connection and the task that reads its answers.
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    Raises:
+        TooManyTasksError: there are `MAX_CONNECTIONS`.
+    """
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tasks: RequestTasks
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._numbers = itertools.count(1)
         self._room = asyncio.Semaphore(MAX_WAITING)
         self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
-        self._task = asyncio.get_running_loop().create_task(self._read(), name="remoting answers")
+        self._task = tasks.spawn("read answers", self._read())
 
     @property
     def ended(self) -> bool:
