@@ -207,11 +207,19 @@ async def _run(
 ) -> View:
     known = MigrationState(path)
     try:
-        known.fact("source", nameserver)
+        was = known.known_fact("source")
+        if was not in ("", nameserver):
+            raise UsageError(
+                f"{path} belongs to a migration from {was}: its offsets mean nothing elsewhere"
+            )
         namespace = known.fact("namespace", common.namespace)
         if namespace != common.namespace:
             raise UsageError(f"{path} belongs to a migration into the namespace {namespace!r}")
         async with _migration(nameserver, choices, common) as (migration, source, target):
+            if not was:
+                # Not before it has answered: a mistyped address is no source.
+                await source.describe()
+                known.fact("source", nameserver)
             copier = Copier(source, target, known, pace=pace, options=options)
             _end_on_signals(copier)
             with progress("messages", lambda: (totals(known.queues())["messages"], 0, "")):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Mapping
-from contextlib import suppress
 
 from strata_cli.errors import CliError
 from strata_remoting import (
@@ -117,6 +116,7 @@ class RemotingConnections:
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit():
             raise OSError("the address is not HOST:PORT")
+        await self._drop(address)
         reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
         # Two requests may have connected at the same time; the first connection is used.
         known = self._connections.get(address)
@@ -179,11 +179,9 @@ class _Connection:
 
     async def close(self) -> None:
         """Close the connection; requests that wait fail."""
-        self._writer.close()
+        self._writer.transport.abort()
         self._task.cancel()
         await asyncio.wait((self._task,))
-        with suppress(OSError):
-            await self._writer.wait_closed()
 
     async def _read(self) -> None:
         limits = FrameLimits(max_frame_bytes=MAX_FRAME_BYTES, max_header_bytes=1 << 20)

@@ -84,6 +84,11 @@ class _Batch:
     expired: int = 0
     size_bytes: int = 0
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the bodies are as long as one request may have."""
+        return self.size_bytes >= MAX_BATCH_BYTES
+
 
 class Copier:
     """See the module docstring.
@@ -201,30 +206,37 @@ class Copier:
         """Read messages until a batch is full or the round's end is reached."""
         batch = _Batch(next_offset=one.offset)
         most = min(MAX_BATCH_MESSAGES, self._pace.most_messages)
-        while batch.next_offset < one.end and batch.size_bytes < MAX_BATCH_BYTES:
-            room = most - len(batch.messages)
+        while batch.next_offset < one.end and not batch.is_full and not self.stopping:
+            room = most - len(batch.messages) - len(batch.refusals)
             if room <= 0:
                 break
             at = batch.next_offset
             pulled = await self._repeat(partial(self._pull, one.queue, at, room))
             for message in pulled.messages:
+                if batch.is_full:
+                    break
+                # What the source skips within a pull, it has deleted.
+                batch.expired += message.queue_offset - batch.next_offset
                 self._take(topic, one, batch, message)
+                one.oldest_ms = message.stored_ms
+                batch.next_offset = message.queue_offset + 1
             if pulled.messages:
-                one.oldest_ms = pulled.messages[-1].stored_ms
-                batch.next_offset = pulled.messages[-1].queue_offset + 1
-            elif pulled.next_offset > at:
-                # The source deletes what is too old, also while it is copied.
-                batch.expired += max(0, min(pulled.window.begin, one.end) - at)
-                batch.next_offset = pulled.next_offset
+                continue
+            if at < pulled.window.begin:
+                # The source deletes what is too old, also while it is copied. Its own word on where
+                # to go on may be far ahead, so only its first offset is followed.
+                reached = min(pulled.window.begin, one.end)
+                batch.expired += reached - at
+                batch.next_offset = reached
             else:
                 # The queue became shorter: its broker lost what it had not flushed.
                 one.end = at
         return batch
 
     async def _pull(self, queue: SourceQueue, offset: int, count: int) -> PulledBatch:
-        """Return messages, or where to go on; a source that says nothing is asked again."""
+        """Return messages, or what the queue holds; who gives none of it is asked again."""
         pulled = await self._source.pull(queue, offset, count)
-        if not pulled.messages and pulled.next_offset <= offset < pulled.window.end:
+        if not pulled.messages and pulled.window.begin <= offset < pulled.window.end:
             raise SourceUnreachableError(
                 f"{queue} holds messages up to offset {pulled.window.end}, and its broker gives "
                 f"none at {offset}"
@@ -353,10 +365,10 @@ class Copier:
                     await asyncio.to_thread(
                         self._state.absorb, topic, number, found, scanned.resume_offset
                     )
-                ended = scanned.resume_offset in (offset, scanned.next_offset)
-                offset = scanned.resume_offset
-                if ended:
+                # Behind the end of one raft group's part may be another one's.
+                if scanned.resume_offset == offset:
                     break
+                offset = scanned.resume_offset
 
     async def _repeat(self, call: Callable[[], Awaitable[Result]]) -> Result:
         """Make a call; repeat it a few times while its server cannot be reached.

@@ -25,7 +25,8 @@ FROM_PROPERTY = "STRATA_MIGRATED_FROM"
 
 DIGEST_BITS = 128
 
-_MOST_BODY_BYTES = 64 * 1024 * 1024
+# A request of the target has 16 MiB at most, with all that surrounds a body.
+_MOST_BODY_BYTES = 15 * 1024 * 1024
 _COMPRESSED = 1
 _KIND_SHIFT, _KIND_MASK = 8, 7
 _KINDS = {0: "zlib", 1: "lz4", 2: "zstd", 3: "zlib"}
@@ -142,6 +143,8 @@ def _body(pulled: PulledMessage) -> bytes:
     if flag & _INNER_BATCH:
         raise UncopiableError("it is a batch that is stored as one message")
     if not flag & _COMPRESSED:
+        if len(pulled.body) > _MOST_BODY_BYTES:
+            raise UncopiableError(f"its body of {len(pulled.body)} bytes is too large")
         return pulled.body
     kind = _KINDS.get(flag >> _KIND_SHIFT & _KIND_MASK, "an unknown algorithm")
     if kind != "zlib":

@@ -163,6 +163,11 @@ class Migration:
             return "the topic has messages at the target, and this migration did not copy them"
         if present.topic_type not in (topic.topic_type, "MIXED"):
             return f"the topic is {present.topic_type} at the target, and needs {topic.topic_type}"
+        if topic.has_message_groups and present.queue_count > topic.queue_count:
+            return (
+                f"the topic has {present.queue_count} queues at the target, and needs "
+                f"{topic.queue_count}: message groups would be elsewhere"
+            )
         return ""
 
     async def _prepare(self, topic: PlannedTopic, state: MigrationState) -> None:
@@ -206,8 +211,11 @@ class Migration:
         windows: dict[SourceQueue, Retained] = {}
         for first in range(0, len(queues), _WINDOWS_AT_ONCE):
             some = queues[first : first + _WINDOWS_AT_ONCE]
-            async with asyncio.TaskGroup() as asked:
-                tasks = [asked.create_task(self._source.window(queue)) for queue in some]
+            try:
+                async with asyncio.TaskGroup() as asked:
+                    tasks = [asked.create_task(self._source.window(queue)) for queue in some]
+            except* CliError as failures:
+                raise failures.exceptions[0] from None
             windows |= {queue: task.result() for queue, task in zip(some, tasks, strict=True)}
         return windows
 

@@ -110,8 +110,11 @@ class RocketMqSource:
             self._call(queue.broker, RequestCode.GET_MIN_OFFSET, fields),
             self._call(queue.broker, RequestCode.GET_MAX_OFFSET, fields),
         )
-        first = max(0, begin.number("offset"))
-        return Retained(first, max(first, end.number("offset")))
+        try:
+            first = max(0, begin.number("offset"))
+            return Retained(first, max(first, end.number("offset")))
+        except RemotingError as error:
+            raise CliError(f"{queue}: {error}") from None
 
     async def pull(self, queue: SourceQueue, offset: int, count: int) -> PulledBatch:
         """See `MigrationSource.pull`.

@@ -160,8 +160,9 @@ class MigrationState:
         return dict(self._all("SELECT topic, topic_type FROM topics", ()))
 
     def add_topic(self, topic: str, topic_type: str, queues: Mapping[SourceQueue, int]) -> None:
-        """Note a topic and its queues; what is known stays."""
-        with self._changing() as rows:
+        """Note a topic and its queues, durably before the first message; what is known stays."""
+        is_known = topic in self.types() and {each.queue for each in self.queues()} >= set(queues)
+        with self._changing(durable=not is_known) as rows:
             rows.execute("INSERT OR IGNORE INTO topics VALUES (?, ?)", (topic, topic_type))
             rows.executemany(
                 "INSERT OR IGNORE INTO queues (topic, broker, queue, number) VALUES (?, ?, ?, ?)",

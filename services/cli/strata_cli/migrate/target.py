@@ -25,11 +25,31 @@ from strata_cli.migrate.plan import PlannedGroup
 _TRANSIENT_CODES = frozenset(
     (
         definition_pb2.TOO_MANY_REQUESTS,
+        definition_pb2.REQUEST_TIMEOUT,
+        definition_pb2.INTERNAL_ERROR,
         definition_pb2.INTERNAL_SERVER_ERROR,
         definition_pb2.PROXY_TIMEOUT,
         definition_pb2.HA_NOT_AVAILABLE,
         definition_pb2.MASTER_PERSISTENCE_TIMEOUT,
         definition_pb2.SLAVE_PERSISTENCE_TIMEOUT,
+    )
+)
+# Verdicts on one message; any other refusal is of the whole request, and ends the run.
+_BAD_MESSAGE_CODES = frozenset(
+    (
+        definition_pb2.BAD_REQUEST,
+        definition_pb2.ILLEGAL_MESSAGE_TAG,
+        definition_pb2.ILLEGAL_MESSAGE_KEY,
+        definition_pb2.ILLEGAL_MESSAGE_GROUP,
+        definition_pb2.ILLEGAL_MESSAGE_PROPERTY_KEY,
+        definition_pb2.ILLEGAL_MESSAGE_ID,
+        definition_pb2.ILLEGAL_DELIVERY_TIME,
+        definition_pb2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+        definition_pb2.MESSAGE_CORRUPTED,
+        definition_pb2.PAYLOAD_TOO_LARGE,
+        definition_pb2.MESSAGE_BODY_TOO_LARGE,
+        definition_pb2.MESSAGE_BODY_EMPTY,
+        definition_pb2.MESSAGE_PROPERTIES_TOO_LARGE,
     )
 )
 _TRANSIENT_STATUSES = frozenset(
@@ -220,6 +240,8 @@ class StrataTarget:
         for status in statuses or [response.status]:
             if status.code in _TRANSIENT_CODES:
                 raise TargetBusyError(f"a send failed: {status.message}")
+            if status.code != definition_pb2.OK and status.code not in _BAD_MESSAGE_CODES:
+                raise CliError(f"the target refuses sends: {status.message}", "refused")
         if not statuses:
             return [response.status.message] * len(messages)
         return [
