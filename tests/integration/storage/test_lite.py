@@ -24,6 +24,7 @@ from strata_testing.storage_node import (
     node_under_test,
     small_config,
 )
+from tests.integration.storage.test_deliverables import look, told_by
 
 NAMES = [f"chat-{number}" for number in range(20)]
 LIFE_MS = 60_000
@@ -128,7 +129,7 @@ async def test_the_limit_of_a_raft_group(tmp_path: Path) -> None:
 
 
 async def test_quiet_lite_topics_end_and_begin_anew(tmp_path: Path) -> None:
-    """Those with traffic, leases or somebody who waits stay; a name gets a new number later."""
+    """Those with traffic or leases stay; a name gets a new number later."""
     async with node_under_test(tmp_path) as node:
         quiet, busy, leased = await number(node, "quiet", "busy", "leased")
         for queue in (quiet, busy, leased):
@@ -156,6 +157,23 @@ async def test_quiet_lite_topics_end_and_begin_anew(tmp_path: Path) -> None:
     async with node_under_test(tmp_path) as node:
         assert list(await listed(node)) == ["busy", "leased", "quiet"]
         assert await number(node, "quiet") == [anew]
+
+
+async def test_a_broker_that_waits_is_told_of_the_end(tmp_path: Path) -> None:
+    """Its interest keeps nothing; it looks, is refused, and gets a new number for the name."""
+    async with node_under_test(tmp_path) as node, told_by(node) as told:
+        (quiet,) = await number(node, "quiet")
+        assert (await look(node, queue=quiet)).told_later
+        node.clock.advance(LIFE_MS + 1_000)
+        assert await expire(node) == 1
+        assert await told.next() == [(GROUP, TOPIC.topic_id, 5, quiet)]
+        assert not leader(node)._leader.waiters.interests
+        popped = await node.pop(queue=quiet)
+        assert popped.refusal.outcome == pb.OUTCOME_WRONG_GROUP
+        (anew,) = await number(node, "quiet")
+        assert (await look(node, queue=anew)).told_later
+        await node.append([b"x"], queue=anew)
+        assert await told.next() == [(GROUP, TOPIC.topic_id, 5, anew)]
 
 
 async def test_numbers_are_never_given_twice(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Names of lite topics at one leader in one term: new ones get numbers, quiet ones end.
 
 Decided at once on applied rows and on what is in flight, answered when the entry is applied. A
-number is never given twice. Invariant: a lite topic ends only while no append, no lease and no
-interest of a broker in it is there, and takes no append from that decision on.
+number is never given twice. Invariants: a lite topic ends only while no append and no lease is
+there, and takes no append from that decision on; brokers with an interest in it are told of its
+end.
 """
 
 from __future__ import annotations
@@ -227,13 +228,12 @@ class LiteLeader:
     def _is_in_use(
         self, topic_id: int, number: int, name: bytes, row: QueueRow, groups: Sequence[int]
     ) -> bool:
-        """Whether something of a lite topic is in flight, leased or waited for."""
+        """Whether something of a lite topic is in flight or leased."""
         leader, tier = self._leader, self._machine.tier
         return (
             (topic_id, name) in self._leaving
             or leader.appends.is_sealed(topic_id, number)
             or leader.appends.next_offset(topic_id, number) != row.next_offset
-            or leader.waiters.interests.has(topic_id, number)
             or any(one.in_flight for one in leader.sets.of_queue(topic_id, number))
             or any(
                 self._machine.rows.leases.of_queue((group_id, topic_id, number))
@@ -265,6 +265,7 @@ class LiteLeader:
                 )
             )
         appends, sets = self._leader.appends, self._leader.sets
+        interests = self._leader.waiters.interests
 
         def applied() -> None:
             for number, name in ended:
@@ -272,6 +273,8 @@ class LiteLeader:
                 sets.held_queues.discard((topic_id, number))
                 sets.forget_queue(topic_id, number)
                 appends.opened(topic_id, number)
+                # A broker that waits looks, learns that the number has ended, and asks for another.
+                interests.tell_topic(topic_id, number)
 
         proposal = self._propose(sections, applied)
         for number, name in ended:

@@ -53,10 +53,6 @@ class GroupInterests:
         groups.setdefault(consumer_group_id, {}).setdefault(queue, {})[stream] = None
         return True
 
-    def has(self, topic_id: int, queue: int) -> bool:
-        """Whether a broker waits for messages of a queue by its number."""
-        return any(queue in queues for queues in self._armed.get(topic_id, {}).values())
-
     def forget(self, place: DeliverablePlace, stream: InterestStream) -> None:
         """End an interest without telling anybody."""
         _, topic_id, consumer_group_id, queue = place
