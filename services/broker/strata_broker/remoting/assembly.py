@@ -162,7 +162,7 @@ class RemotingPort:
                 max_messages=config.send.max_messages_per_request,
             ),
             store=lambda: self._store,
-            last_tries=LastTries(given_up, locks, view),
+            last_tries=LastTries(given_up, locks, view, limits=config.limits()),
             producer_groups=producer_groups,
             random=parts.random,
         )

@@ -81,8 +81,10 @@ class GivenUpMessages:
     async def _stored(
         self, exchange: Exchange, letter: definition_pb2.Message, topic: TopicRow
     ) -> OffsetPlace:
-        client_id = exchange.client.client_id
-        raft_group, offset = await self._letters.store(letter, topic, client_id)
+        client = exchange.client
+        raft_group, offset = await self._letters.store(
+            letter, topic, client.client_id, peer=client.peer
+        )
         return OffsetPlace(topic.topic_id, raft_group, offset)
 
     def _topic_of(self, group: str) -> TopicRow:

@@ -17,7 +17,8 @@ from strata_broker.remoting.given_up import GivenUpMessages, letter_of
 from strata_broker.remoting.queue_locks import QueueLocks
 from strata_broker.remoting.send_backs import most_times
 from strata_broker.remoting.send_headers import SendHeader
-from strata_mq.requests import RETRY_PREFIX
+from strata_broker.sends.letter_sends import check_letter
+from strata_mq.requests import RETRY_PREFIX, Limits
 from strata_remoting import OffsetPlace
 
 
@@ -28,12 +29,16 @@ class LastTries:
         given_up: stores the dead letters.
         locks: of queues.
         view: knows consumer groups.
+        limits: of a message.
     """
 
-    def __init__(self, given_up: GivenUpMessages, locks: QueueLocks, view: MetadataView) -> None:
+    def __init__(
+        self, given_up: GivenUpMessages, locks: QueueLocks, view: MetadataView, *, limits: Limits
+    ) -> None:
         self._given_up = given_up
         self._locks = locks
         self._view = view
+        self._limits = limits
 
     def is_last(self, header: SendHeader) -> bool:
         """Whether the message of a send is to become a dead letter."""
@@ -51,10 +56,11 @@ class LastTries:
         """Store a dead letter; return where it is.
 
         Raises:
-            RequestError: the consumer group does not exist; storage refused.
+            RequestError: a limit of messages; the consumer group does not exist; storage refused.
             RemotingRefusal: see `GivenUpMessages.store`.
         """
         group = header.topic.removeprefix(RETRY_PREFIX)
+        check_letter(self._limits, message)
         letter = letter_of(message)
         known_as = letter.topic.name, letter.system_properties.message_id, header.reconsume_times
         # A producer's repeat has the same id.

@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from apache.rocketmq.v2 import definition_pb2
+from strata_broker.base.shares import all_owners_of
 from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.sends.send import Sender
 from strata_broker.sends.staged_sends import StagedSends, outgoing_again
 from strata_mq.layout import PartKey
-from strata_mq.requests import Code, RequestError
+from strata_mq.requests import Code, Limits, RequestError, check_message, check_overhead
 from strata_mq.slots import rendezvous
 
 
@@ -40,14 +41,15 @@ class LetterSends:
         self._timeout_s = timeout_s
 
     async def store(
-        self, letter: definition_pb2.Message, topic: TopicRow, client_id: str
+        self, letter: definition_pb2.Message, topic: TopicRow, client_id: str, *, peer: str
     ) -> LetterPlace:
         """Store a message in a dead-letter topic; return where it is, or was already.
 
         Args:
             letter: names the topic that it came from, and has no fields of a delivery.
             topic: the dead-letter topic of a consumer group.
-            client_id: of the consumer.
+            client_id: of the consumer, whose share of the bytes in flight is charged.
+            peer: `host:port` of the consumer.
 
         Raises:
             RequestError: TOO_MANY_REQUESTS; FORBIDDEN: there is no raft group; no answer in time.
@@ -60,7 +62,8 @@ class LetterSends:
         outgoing = outgoing_again(copy, client_id, sender.checksum)
         raft_group = rendezvous(outgoing.message_id, owners)
         staged = StagedSends(1, sender.budget)
-        staged.charge(0, (topic.namespace, raft_group, len(outgoing.stored)))
+        sharers = all_owners_of(client_id, peer) if sender.budget.counts_shares else ()
+        staged.charge(0, (topic.namespace, raft_group, len(outgoing.stored)), sharers)
         deadline_s = sender.clock.monotonic_s() + self._timeout_s
         key = PartKey(topic.topic_id, raft_group, 0, 0)
         sender.appender.stage(raft_group, key, (outgoing,), (0,), staged, deadline_s)
@@ -68,3 +71,24 @@ class LetterSends:
         for failure in staged.failures.values():
             raise failure
         return LetterPlace(raft_group, staged.offsets[0])
+
+
+def check_letter(limits: Limits, message: definition_pb2.Message) -> None:
+    """Check a message that a client sends as a dead letter by the limits of an ordinary send.
+
+    Its delivery time is not checked: a letter has none.
+
+    Raises:
+        RequestError: the first thing that is wrong with it.
+    """
+    system = message.system_properties
+    check_message(
+        limits,
+        body_bytes=len(message.body),
+        message_id=system.message_id,
+        tag=system.tag,
+        keys=system.keys,
+        message_group=system.message_group if system.HasField("message_group") else None,
+        properties=message.user_properties,
+    )
+    check_overhead(limits, message.ByteSize() - len(message.body))

@@ -13,6 +13,7 @@ from strata.storage.v1 import storage_pb2
 from strata_broker.base import errors
 from strata_broker.base.append_places import PendingPlace
 from strata_broker.base.failures import unexpected
+from strata_broker.base.shares import Owner
 from strata_broker.base.wire import stored_message
 from strata_broker.metadata.budget import SendBudget
 from strata_broker.metadata.requests import milliseconds
@@ -39,21 +40,23 @@ class StagedSends:
     def __init__(self, count: int, budget: SendBudget) -> None:
         self._left = count
         self._budget = budget
-        # index -> namespace, raft group, bytes
-        self._charged: dict[int, tuple[str, int, int]] = {}
+        # index -> namespace, raft group, bytes, owners of the shares
+        self._charged: dict[int, tuple[str, int, int, Sequence[Owner]]] = {}
         self.offsets: dict[int, int] = {}
         self.failures: dict[int, RequestError] = {}
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def charge(self, index: int, charged: tuple[str, int, int]) -> None:
-        """Charge a message with namespace, raft group and bytes.
+    def charge(
+        self, index: int, charged: tuple[str, int, int], sharers: Sequence[Owner] = ()
+    ) -> None:
+        """Charge a message with namespace, raft group and bytes, also to the shares of its owners.
 
         Raises:
             RequestError: TOO_MANY_REQUESTS; nothing is charged.
         """
-        if not self._budget.try_take(*charged):
+        if not self._budget.try_take(*charged, sharers):
             raise errors.too_many_requests()
-        self._charged[index] = charged
+        self._charged[index] = (*charged, sharers)
 
     def stored(self, indexes: Sequence[int], offsets: Sequence[int]) -> None:
         """See `append.Waiter`."""

@@ -1,0 +1,54 @@
+"""Messages that a consumer gives up by a send: limits, repeats, and the topic that they name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from strata.meta.v1 import meta_pb2
+from strata_broker.app import BrokerApp
+from strata_broker.base.config import BrokerConfig
+from strata_remoting import RemotingCommand, RequestCode, ResponseCode
+from strata_testing.broker import broker_config
+from strata_testing.broker.fake_meta import FakeMeta
+from strata_testing.remoting_client import RemotingClient, send_fields
+
+GROUP, RETRIES = "g", "%RETRY%g"
+KEY = "7F00000100002A9F0000000000000102"
+MOST_BYTES = 1_000
+
+
+@pytest.fixture
+def config() -> BrokerConfig:
+    return broker_config(remoting={"port": 0}, send={"max_body_bytes": MOST_BYTES})
+
+
+@pytest.fixture
+def meta() -> FakeMeta:
+    fake = FakeMeta()
+    fake.add_topic("orders")
+    fake.add_topic(RETRIES, meta_pb2.TOPIC_TYPE_MIXED)
+    fake.add_group(meta_pb2.ConsumerGroup(name=GROUP))
+    return fake
+
+
+@pytest.fixture
+async def client(app: BrokerApp) -> AsyncIterator[RemotingClient]:
+    async with RemotingClient(app.shown()["nameserver"]) as connected:
+        yield connected
+
+
+async def give_up(client: RemotingClient, body: bytes, times: int = 4) -> RemotingCommand:
+    """Send a message whose three tries are used up, as the orderly push consumer of Java does."""
+    fields = send_fields(RETRIES, RETRY_TOPIC="orders", UNIQ_KEY=KEY) | {"j": times, "l": 3}
+    return await client.ask(RequestCode.SEND_MESSAGE_V2, fields, body)
+
+
+async def test_a_letter_keeps_to_the_limits_of_a_message(client: RemotingClient) -> None:
+    """A body that an ordinary send may not have is refused; the largest allowed one is not."""
+    refused = await give_up(client, bytes(MOST_BYTES + 1))
+    assert refused.code == ResponseCode.MESSAGE_ILLEGAL, refused.remark
+    assert refused.remark == f"message body cannot exceed the max {MOST_BYTES}"
+    staged = await give_up(client, bytes(MOST_BYTES))
+    assert staged.code != ResponseCode.MESSAGE_ILLEGAL, staged.remark
