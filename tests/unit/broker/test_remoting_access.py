@@ -14,7 +14,16 @@ from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_mq.access import content_signature_is_right
-from strata_remoting import ACCESS_KEY, SIGNATURE, RemotingCommand, RequestCode, ResponseCode
+from strata_remoting import (
+    ACCESS_KEY,
+    SIGNATURE,
+    AdminCode,
+    OffsetPlace,
+    RemotingCommand,
+    RequestCode,
+    ResponseCode,
+    physical_offset,
+)
 from strata_testing.broker import broker_config
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.keys import cluster_key_row, policy_row, secret_of, user_row
@@ -134,6 +143,47 @@ async def test_a_pull_needs_the_group_and_the_topic(clients: Clients) -> None:
     for topic, group in (("orders", "others"), ("secrets", "readers")):
         answer, found = await ann.pull(topic, group, 0, 0)
         assert (answer.code, found) == (ResponseCode.NO_PERMISSION, [])
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        AdminCode.DELETE_TOPIC_IN_BROKER,
+        AdminCode.DELETE_TOPIC_IN_NAMESRV,
+        AdminCode.GET_TOPIC_CONFIG,
+        AdminCode.GET_TOPIC_STATS_INFO,
+        AdminCode.GET_EARLIEST_MSG_STORETIME,
+        AdminCode.QUERY_MESSAGE,
+    ],
+)
+async def test_operators_requests_do_not_tell_which_topics_there_are(
+    clients: Clients, code: AdminCode
+) -> None:
+    """A user without a right to a topic gets the same answer whether the topic exists or not."""
+    bob = await clients.of("bob")
+    answers = [
+        await bob.ask(code, {"topic": name, "queueId": 0, "key": "k"})
+        for name in ("secrets", "unknown")
+    ]
+    assert [answer.code for answer in answers] == [ResponseCode.NO_PERMISSION] * 2
+    remarks = [answer.remark.replace("unknown", "secrets") for answer in answers]
+    assert remarks[0] == remarks[1]
+
+
+async def test_the_number_of_a_topic_does_not_tell_its_name(
+    clients: Clients, app: BrokerApp
+) -> None:
+    """A place names its topic by number; a message there looks missing without the right to it."""
+    topic = app.view.topic("", "secrets")
+    assert topic is not None
+    bob = await clients.of("bob")
+    for topic_id in (topic.topic_id, topic.topic_id + 1_000):
+        offset = physical_offset(OffsetPlace(topic_id, 0, 0))
+        answer = await bob.ask(AdminCode.VIEW_MESSAGE_BY_ID, {"offset": offset})
+        assert (answer.code, answer.remark) == (
+            ResponseCode.SYSTEM_ERROR,
+            f"can not find message by the offset, {offset}",
+        )
 
 
 async def test_nobody_is_let_in_without_a_right_signature(clients: Clients) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
+from strata_broker.access.principals import topic_target
 from strata_broker.metadata.metadata import TopicRow
 from strata_broker.metadata.stored_messages import parsed_message
 from strata_broker.remoting.admin.operator_face import OperatorFace
@@ -14,6 +15,7 @@ from strata_broker.remoting.answers import VERSION, RemotingRefusal, succeeded
 from strata_broker.remoting.exchange import Exchange, Handler
 from strata_broker.remoting.queue_ids import known_topic, queue_number, queue_numbers
 from strata_broker.remoting.shown import ShownQueue, pulled_message
+from strata_mq.access import Action
 from strata_remoting import (
     AdminCode,
     OffsetPlace,
@@ -74,14 +76,20 @@ class StoredMessages:
     async def at(
         self, exchange: Exchange, place: OffsetPlace | None
     ) -> tuple[TopicRow, admin_pb2.FoundMessage] | None:
-        """Return the message at a place, with its topic; None: there is none.
+        """Return the message at a place, with its topic; None: there is none that may be read.
+
+        A place has the number of its topic, which anybody can guess, and a refusal would tell the
+        name of that topic.
 
         Raises:
             RemotingRefusal: the call was refused.
         """
-        view = self._places.view
+        view, principal = self._places.view, exchange.principal
         topic = view.topic_by_id(place.topic_id) if place is not None else None
         if place is None or topic is None or topic.namespace or topic.is_table:
+            return None
+        target = topic_target((topic.namespace, topic.name))
+        if principal is None or not principal.may(*target, Action.SUB):
             return None
         wanted = admin_pb2.FindMessagesRequest(topic=topic.name)
         wanted.position.queue, wanted.position.offset = place.queue, place.offset
@@ -94,11 +102,13 @@ class StoredMessages:
         """Return the message with an id: its producer's, or one that names a place.
 
         Raises:
+            AccessRefused: FORBIDDEN.
             RemotingRefusal: there is none, or the call was refused.
         """
+        exchange.require_topic(topic, Action.SUB)
         if len(message_id) in _OFFSET_ID_DIGITS:
             found = await self.at(exchange, _place_in(message_id))
-            if found is not None:
+            if found is not None and found[0].name == topic:
                 return self.parsed(*found)
         row = known_topic(self._places.view, topic)
         several = await self.find(
@@ -159,10 +169,12 @@ class AdminMessages:
         """Answer with the messages of a topic that have a key, or the id of their producer.
 
         Raises:
+            AccessRefused: FORBIDDEN.
             RemotingRefusal: QUERY_NOT_FOUND, or the call was refused.
             RequestError: TOPIC_NOT_FOUND.
         """
         request = exchange.request
+        exchange.require_topic(request.text("topic"), Action.SUB)
         topic = known_topic(self._places.view, request.text("topic"))
         most = max(1, min(request.number("maxNum", 32), _MOST_MESSAGES))
         begin_ms = max(0, min(request.number("beginTimestamp", 0), _MOST_MS))
@@ -208,10 +220,13 @@ class AdminMessages:
         """Answer with the store time of a queue's first message; -1: it has none.
 
         Raises:
+            AccessRefused: FORBIDDEN.
             RemotingRefusal: the queue does not exist, or the call was refused.
             RequestError: TOPIC_NOT_FOUND.
         """
         request = exchange.request
+        exchange.require_topic(request.text("topic"), Action.GET)
+        exchange.require_topic(request.text("topic"), Action.SUB)
         topic = known_topic(self._places.view, request.text("topic"))
         queue = queue_number(self._places.view, topic, request.number("queueId"))
         shown = await self._face.topic(topic.name, exchange.caller())

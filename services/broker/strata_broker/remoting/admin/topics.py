@@ -22,6 +22,7 @@ from strata_broker.remoting.admin.topic_configs import WantedTopic, shown_topic,
 from strata_broker.remoting.answers import RemotingRefusal, succeeded, with_json
 from strata_broker.remoting.exchange import Exchange, Handler
 from strata_broker.remoting.queue_ids import known_topic
+from strata_mq.access import Action
 from strata_remoting import AdminCode, RemotingCommand, ResponseCode
 
 _MOST_TOPICS = 256
@@ -92,9 +93,11 @@ class AdminTopics:
         """Delete a topic and its messages; tools ask every broker, so a missing one is deleted.
 
         Raises:
+            AccessRefused: FORBIDDEN.
             RemotingRefusal: the call was refused.
         """
         name = exchange.request.text("topic")
+        exchange.require_topic(name, Action.DELETE)
         if self._places.topic(name) is not None:
             await self._face.call(
                 "DeleteTopic",
@@ -110,9 +113,11 @@ class AdminTopics:
         """Confirm that a topic has no route, once it is deleted.
 
         Raises:
+            AccessRefused: FORBIDDEN.
             RemotingRefusal: the topic exists: its route alone cannot be deleted.
         """
         name = exchange.request.text("topic")
+        exchange.require_topic(name, Action.DELETE)
         if self._places.topic(name) is not None:
             raise RemotingRefusal(
                 ResponseCode.SYSTEM_ERROR,
@@ -125,9 +130,11 @@ class AdminTopics:
         """Answer with the configuration of a topic.
 
         Raises:
+            AccessRefused: FORBIDDEN.
             RemotingRefusal: TOPIC_NOT_EXIST.
         """
         name = exchange.request.text("topic")
+        exchange.require_topic(name, Action.GET)
         if self._places.topic(name) is None:
             raise RemotingRefusal(
                 ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}"
@@ -149,10 +156,12 @@ class AdminTopics:
         """Answer with the first and the next offset of each queue, and its last store time.
 
         Raises:
+            AccessRefused: FORBIDDEN.
             RequestError: TOPIC_NOT_FOUND.
             RemotingRefusal: the call was refused.
         """
         name = exchange.request.text("topic")
+        exchange.require_topic(name, Action.GET)
         if self._places.topic(name) is None:
             raise RemotingRefusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
         topic = known_topic(self._places.view, name)
