@@ -176,6 +176,28 @@ async def test_a_broker_that_waits_is_told_of_the_end(tmp_path: Path) -> None:
         assert await told.next() == [(GROUP, TOPIC.topic_id, 5, anew)]
 
 
+async def test_a_queue_that_moves_gets_no_lite_topics(tmp_path: Path) -> None:
+    """Whichever comes first: names whose queue is sealed are refused, or the queue stays."""
+    name = "first"
+    home = fifo_queue(name, TOPIC.queue_count)
+    async with node_under_test(tmp_path) as node:
+        engine = node.app.node.engine(GROUP)
+        await engine.seal(TOPIC.topic_id, home, 2)
+        with pytest.raises(Refused) as refused:
+            await number(node, name)
+        assert refused.value.outcome == pb.OUTCOME_WRONG_GROUP
+        assert await listed(node) == {}
+    async with node_under_test(tmp_path / "other") as node:
+        engine = node.app.node.engine(GROUP)
+        names, seal = await asyncio.gather(
+            number(node, name),
+            engine.seal(TOPIC.topic_id, home, 2),
+            return_exceptions=True,
+        )
+        assert isinstance(seal, Refused) and seal.outcome == pb.OUTCOME_INVALID, seal
+        assert {one.number for one in (await listed(node)).values()} == set(names)  # type: ignore[arg-type]
+
+
 async def test_numbers_are_never_given_twice(tmp_path: Path) -> None:
     """In any order of new names, ends and restarts."""
     seed = random.randrange(2**32)

@@ -97,7 +97,9 @@ class LiteGroup:
         """Remove nothing: rows of lite topics have no age of their own."""
 
     def holds(self, topic_id: int) -> bool:
-        """Whether the topic has lite topics here: its queues must not move."""
+        """Whether the topic has lite topics here, or gets its first: its queues must not move."""
+        if self.leader is not None and self.leader.is_making(topic_id):
+            return True
         return any(key[0] == topic_id for key in self.parents)
 
     def settle(self, applied_index: int) -> None:

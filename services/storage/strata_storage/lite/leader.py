@@ -72,6 +72,10 @@ class LiteLeader:
         # (topic, number) behind which the next look for quiet lite topics begins.
         self._looked_at = (0, 0)
 
+    def is_making(self, topic_id: int) -> bool:
+        """Whether a change of a parent's lite topics is in flight."""
+        return any(key[0] == topic_id for key in self._parents)
+
     async def numbers(self, topic: Topic, names: Sequence[bytes], *, create: bool) -> Sequence[int]:
         """Return the numbers of lite topics; what is new gets one if `create`, else 0.
 
@@ -98,6 +102,7 @@ class LiteLeader:
                 continue
             numbers[name] = self._rows.numbers.get(topic_id, name)
             if create and not numbers[name]:
+                self._check_open(topic_id, home)
                 new.append((name, home))
         if new:
             added, proposal = self._add(topic, new)
@@ -158,6 +163,15 @@ class LiteLeader:
                 f"queue {home} of topic {topic.topic_id} is not in this raft group",
             )
         return home
+
+    def _check_open(self, topic_id: int, home: int) -> None:
+        """Let the caller make lite topics in a queue of the parent.
+
+        Raises:
+            Refused: OUTCOME_WRONG_GROUP, the queue is moving to another raft group.
+        """
+        if self._leader.appends.is_sealed(topic_id, home):
+            raise Refused(pb.OUTCOME_WRONG_GROUP, f"queue {home} of topic {topic_id} is sealed")
 
     def _parent(self, key: _Parent, queue_count: int = 0) -> LiteParentRow:
         in_flight = self._parents.get(key)
