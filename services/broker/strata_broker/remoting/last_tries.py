@@ -8,7 +8,7 @@ such message of a group that has locked queues, because then its consumers are o
 
 from __future__ import annotations
 
-from hashlib import blake2b
+from hashlib import blake2b, md5
 
 from apache.rocketmq.v2 import definition_pb2
 from strata_broker.metadata.metadata import MetadataView
@@ -62,7 +62,8 @@ class LastTries:
         group = header.topic.removeprefix(RETRY_PREFIX)
         check_letter(self._limits, message)
         letter = letter_of(message)
-        known_as = letter.topic.name, letter.system_properties.message_id, header.reconsume_times
-        # A producer's repeat has the same id.
+        digest = md5(letter.body, usedforsecurity=False).hexdigest()
+        # A repeat has the same id, but one try more if its client missed the answer.
+        known_as = letter.topic.name, letter.system_properties.message_id, digest
         mark = blake2b(repr((group, *known_as)).encode(), digest_size=16).hexdigest().upper()
         return await self._given_up.store(exchange, group, letter, mark)
