@@ -6,9 +6,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from apache.rocketmq.v2 import definition_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
+from strata_broker.remoting.given_up import reconsume_times
+from strata_broker.remoting.property_names import STORED_RECONSUME_TIMES
 from strata_remoting import RemotingCommand, RequestCode, ResponseCode
 from strata_testing.broker import broker_config
 from strata_testing.broker.fake_meta import FakeMeta
@@ -52,3 +55,14 @@ async def test_a_letter_keeps_to_the_limits_of_a_message(client: RemotingClient)
     assert refused.remark == f"message body cannot exceed the max {MOST_BYTES}"
     staged = await give_up(client, bytes(MOST_BYTES))
     assert staged.code != ResponseCode.MESSAGE_ILLEGAL, staged.remark
+
+
+@pytest.mark.parametrize(
+    ("text", "times"),
+    [("3", 3), ("9" * 10, 1 << 20), ("9" * 5_000, 0), ("-1", 0), ("\u0663", 0), ("", 0)],
+)
+def test_a_number_of_tries_may_be_any_text(text: str, times: int) -> None:
+    """A text without meaning counts as no try; a message with it can still be given up."""
+    message = definition_pb2.Message()
+    message.user_properties[STORED_RECONSUME_TIMES] = text
+    assert reconsume_times(message) == times

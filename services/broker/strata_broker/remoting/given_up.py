@@ -24,6 +24,7 @@ from strata_remoting import OffsetPlace, ResponseCode
 from strata_runtime.metrics import Metrics
 
 _MOST_TIMES = 1 << 20
+_MOST_DIGITS = 10
 _OF_A_DELIVERY = (
     *("store_timestamp", "store_host", "delivery_timestamp", "receipt_handle", "queue_id"),
     *("queue_offset", "invisible_duration", "delivery_attempt", "dead_letter_queue"),
@@ -102,7 +103,9 @@ class GivenUpMessages:
 def reconsume_times(message: definition_pb2.Message) -> int:
     """Return how often a message was sent back before."""
     times = message.user_properties.get(names.STORED_RECONSUME_TIMES, "0")
-    return min(int(times), _MOST_TIMES) if times.isascii() and times.isdigit() else 0
+    # A producer may write any text there, and a text of thousands of digits is no number for int().
+    is_number = times.isascii() and times.isdigit() and len(times) <= _MOST_DIGITS
+    return min(int(times), _MOST_TIMES) if is_number else 0
 
 
 def letter_of(message: definition_pb2.Message) -> definition_pb2.Message:
