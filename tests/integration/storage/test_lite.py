@@ -12,6 +12,7 @@ import pytest
 from strata.storage.v1 import lite_pb2
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.slots import FIRST_LITE_QUEUE, fifo_queue, lite_home
+from strata_storage.base.disk_guard import DiskMark
 from strata_storage.base.errors import Refused
 from strata_storage.lite.leader import LiteLeader
 from strata_storage.lite.plugin import LiteStoragePlugin
@@ -125,6 +126,21 @@ async def test_the_limit_of_a_raft_group(tmp_path: Path) -> None:
         assert refused.value.outcome == pb.OUTCOME_LITE_TOPIC_LIMIT
         assert "storage.max_lite_topics" in refused.value.reason
         assert await number(node, "a", "b") == known
+        assert list(await listed(node)) == ["a", "b"]
+
+
+async def test_a_full_disk_refuses_new_names_only(tmp_path: Path) -> None:
+    """Messages of known lite topics can still be consumed: their numbers are answered."""
+    async with node_under_test(tmp_path) as node:
+        known = await number(node, "a", "b")
+        node.app.node.disk_guard.mark = DiskMark.REFUSE_APPENDS
+        assert await number(node, "a", "b") == known
+        node.app.node.disk_guard.mark = DiskMark.REFUSE_APPENDS
+        assert await number(node, "b", "c", known_only=True) == [known[1], 0]
+        node.app.node.disk_guard.mark = DiskMark.REFUSE_APPENDS
+        with pytest.raises(Refused) as refused:
+            await number(node, "a", "c")
+        assert refused.value.outcome == pb.OUTCOME_DISK_FULL
         assert list(await listed(node)) == ["a", "b"]
 
 

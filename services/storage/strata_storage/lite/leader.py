@@ -76,8 +76,15 @@ class LiteLeader:
         """Whether a change of a parent's lite topics is in flight."""
         return any(key[0] == topic_id for key in self._parents)
 
-    async def numbers(self, topic: Topic, names: Sequence[bytes], *, create: bool) -> Sequence[int]:
-        """Return the numbers of lite topics; what is new gets one if `create`, else 0.
+    async def numbers(
+        self, topic: Topic, names: Sequence[bytes], *, before_new: Callable[[], None] | None
+    ) -> Sequence[int]:
+        """Return the numbers of lite topics; what is new gets one if there is `before_new`, else 0.
+
+        Args:
+            topic: the parent.
+            names: of lite topics.
+            before_new: refuses if there is no room to make lite topics; None: none are made.
 
         Raises:
             Refused: OUTCOME_WRONG_GROUP, a name is not of this raft group, or the parent is
@@ -101,10 +108,11 @@ class LiteLeader:
                 waits[coming[1]] = None
                 continue
             numbers[name] = self._rows.numbers.get(topic_id, name)
-            if create and not numbers[name]:
+            if before_new is not None and not numbers[name]:
                 self._check_open(topic_id, home)
                 new.append((name, home))
-        if new:
+        if new and before_new is not None:
+            before_new()
             added, proposal = self._add(topic, new)
             numbers.update(added)
             waits[proposal] = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 
 from strata.storage.v1 import lite_pb2
@@ -45,12 +46,16 @@ class LiteServicer:
             )
         engine = self._node.engine(request.raft_group)
         engine.leading()
-        engine.check_disk(self._node.disk_guard, DiskMark.REFUSE_APPENDS)
+        check_disk = partial(engine.check_disk, self._node.disk_guard, DiskMark.REFUSE_APPENDS)
         names = [name.encode() for name in request.names]
         numbers = (
             await self._group_of(request.raft_group)
             .leading()
-            .numbers(topic_of(request.topic), names, create=not request.known_only)
+            .numbers(
+                topic_of(request.topic),
+                names,
+                before_new=None if request.known_only else check_disk,
+            )
         )
         return lite_pb2.NumberLiteTopicsResponse(numbers=numbers)
 
