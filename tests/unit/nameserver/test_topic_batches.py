@@ -55,13 +55,16 @@ def topic_range() -> tuple[bytes, bytes]:
 
 
 async def test_a_repeated_batch_changes_nothing(nameserver: Nameserver) -> None:
-    """Topics that exist as they are wanted count as existing; no entry is written."""
+    """Topics that exist as they are wanted count as existing; no entry is written.
+
+    The revision is one that has these topics, so that a broker waits until it knows them.
+    """
     wanted = [topic("a", queue_count=2), topic("b", attributes={"team": "x"})]
     await nameserver.metadata.create_topics(wanted)
     entries = len(nameserver.replica.entries)
     batch, revision = await nameserver.metadata.create_topics(wanted)
 
-    assert (batch, revision) == (Batch(0, 2, []), 0)
+    assert (batch, revision) == (Batch(0, 2, []), nameserver.machine.revision)
     assert len(nameserver.replica.entries) == entries
     batch, revision = await nameserver.metadata.create_topics([*wanted, topic("c")])
     assert (batch.created, batch.existing, batch.failures) == (1, 2, [])

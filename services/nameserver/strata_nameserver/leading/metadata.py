@@ -141,12 +141,15 @@ class Metadata:
     async def create_topics(
         self, wanted: Sequence[meta_pb2.Topic]
     ) -> tuple[topic_batches.Batch, int]:
-        """Make topics by one change; return what became of them, and their revision or 0."""
+        """Make topics by one change; return what became of them, and a revision with them.
+
+        Topics that existed may be newer than what a broker knows: it waits for them likewise.
+        """
         place = partial(self._steer, avoidance=self.placement.avoidance())
 
         def create(draft: Draft) -> tuple[topic_batches.Batch, int]:
             batch = topic_batches.create_topics(draft, wanted, self._config, place)
-            return batch, draft.revision if batch.created else 0
+            return batch, draft.revision if batch.created else draft.revision - 1
 
         return await self.change(create)
 

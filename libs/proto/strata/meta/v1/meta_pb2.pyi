@@ -1723,7 +1723,7 @@ class CreateTopicsResponse(_message.Message):
     EXISTING_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
-    """Revision of the new rows; 0: no topic was created."""
+    """A revision that has the new rows and the topics that existed."""
     created: _builtins.int
     existing: _builtins.int
     """Topics that existed as they were wanted."""
