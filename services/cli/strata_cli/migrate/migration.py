@@ -135,7 +135,10 @@ class Migration:
             except (SourceUnreachableError, TargetBusyError):
                 # A server that restarts is no reason to stop following.
                 failures += 1
-                if failures == _MOST_FAILED_ROUNDS or copier.stopping:
+                if copier.stopping:
+                    # What is noted is at the target; the next run does the rest.
+                    return last
+                if failures == _MOST_FAILED_ROUNDS:
                     raise
                 await copier.pause(max(pause_s, _LEAST_PAUSE_S))
                 continue
