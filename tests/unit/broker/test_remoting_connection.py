@@ -170,3 +170,31 @@ async def test_a_drained_connection_ends_with_its_last_answer(scene: SimpleNames
     scene.dispatcher.answer_one()
     await until(lambda: scene.transport.ended == "closed")
     assert (scene.dispatcher.begun, scene.transport.written.count(b'"opaque":')) == ([0, 1], 2)
+
+
+class EndedTls:
+    """TLS whose client has ended it with its last request."""
+
+    has_ended = is_open = True
+
+    def received(self, data: bytes) -> bytes:
+        return data
+
+    def to_write(self) -> bytes:
+        return b""
+
+    def sealed(self, data: bytes) -> bytes:
+        return data
+
+
+async def test_requests_that_come_with_the_end_of_tls_are_answered(
+    scene: SimpleNamespace,
+) -> None:
+    """Then the connection ends."""
+    scene.connection._has_begun, scene.connection._tls = True, EndedTls()
+    scene.connection.data_received(frames(7))
+    await until(lambda: scene.dispatcher.begun == [7])
+    assert not scene.transport.ended
+    scene.dispatcher.answer_one()
+    await until(lambda: scene.transport.ended == "closed")
+    assert scene.transport.written

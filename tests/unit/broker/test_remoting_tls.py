@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_broker.base.remoting_config import RemotingSection
 from strata_broker.remoting.server_tls import ServerTls
+from strata_broker.remoting.tls_bytes import TlsBytes
 from strata_remoting import RequestCode, ResponseCode, Serialization
 from strata_runtime import tls
 from strata_runtime.metrics import Metrics
@@ -128,3 +130,35 @@ async def _look(server: ServerTls, clock: ManualClock, requests: RequestTasks) -
     clock.advance(10)
     server.context()
     await until(lambda: not len(requests))
+
+
+class Peers:
+    """Both ends of TLS without a network: the broker's, and a client's whose handshake is done."""
+
+    def __init__(self, folder: Path) -> None:
+        made = tls.self_signed(folder)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(made.certificate_file, made.key_file)
+        self.server = TlsBytes(context)
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        trusting_context = ssl.create_default_context(cafile=str(made.certificate_file))
+        self.client = trusting_context.wrap_bio(self._in, self._out, server_hostname="localhost")
+        while not self.server.is_open:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                self.client.do_handshake()
+            self.server.received(self._out.read())
+            self._in.write(self.server.to_write())
+
+    def with_end(self, data: bytes) -> bytes:
+        """The bytes of a client that writes and ends TLS at once."""
+        self.client.write(data)
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self.client.unwrap()
+        return self._out.read()
+
+
+def test_bytes_that_come_with_the_end_of_tls_are_taken(tmp_path: Path) -> None:
+    """A client may send its last request and the end in one piece."""
+    peers = Peers(tmp_path)
+    assert peers.server.received(peers.with_end(b"last")) == b"last"
+    assert peers.server.has_ended

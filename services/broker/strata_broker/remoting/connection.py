@@ -113,6 +113,10 @@ class RemotingConnection(asyncio.Protocol):
             self._take_frames()
         except RemotingError as error:
             self._end(str(error))
+            return
+        if self._tls is not None and self._tls.has_ended:
+            # Requests that came with the end are answered.
+            self.drain()
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""

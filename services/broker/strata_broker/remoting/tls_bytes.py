@@ -10,7 +10,8 @@ import ssl
 from strata_remoting import RemotingError
 
 _HANDSHAKE = 0x16
-_READ_BYTES = 262_144
+# The most of one record of TLS, so that nothing larger is reserved for each read.
+_READ_BYTES = 16_384
 
 
 def begins_tls(data: bytes) -> bool:
@@ -23,6 +24,7 @@ class TlsBytes:
 
     Attributes:
         is_open: whether the handshake is done.
+        has_ended: whether the client has ended TLS; nothing arrives after that.
 
     Args:
         context: of the server.
@@ -32,12 +34,13 @@ class TlsBytes:
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side=True)
         self.is_open = False
+        self.has_ended = False
 
     def received(self, data: bytes) -> bytes:
         """Return the plaintext of what arrived; `to_write` has the answer of TLS itself.
 
         Raises:
-            RemotingError: the bytes are no TLS, or the client has ended it.
+            RemotingError: the bytes are no TLS.
         """
         self._in.write(data)
         plain: list[bytes] = []
@@ -47,11 +50,14 @@ class TlsBytes:
                 self.is_open = True
             while piece := self._tls.read(_READ_BYTES):
                 plain.append(piece)
+            self.has_ended = True
         except ssl.SSLWantReadError:
-            return b"".join(plain)
+            pass
+        except ssl.SSLZeroReturnError:
+            self.has_ended = True
         except ssl.SSLError as error:
             raise RemotingError(f"TLS: {error.reason or error}") from None
-        raise RemotingError("TLS: the client has ended it")
+        return b"".join(plain)
 
     def to_write(self) -> bytes:
         """Return what is to be written now: of a handshake, or an alert."""
