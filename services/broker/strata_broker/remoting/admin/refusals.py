@@ -28,8 +28,8 @@ _STATIC = "queues are spread by slots, and moved by strata queue move: there is 
 _ROCKSDB = "RocksDB is a cache of the log here, and holds no configuration"
 _COLD = "reads of old messages have threads of their own: there is no cold data control"
 _USERS = (
-    "a secret key would travel in the clear, because this port has no TLS: use strata user create "
-    "and strata user rotate-key"
+    "users are made with strata user create, which also makes the secret key; strata user "
+    "rotate-key makes a new one"
 )
 _POLICIES = "rights are policies of users here: use strata policy"
 _LITE = "lite topics are shown by the strata command and the console only"

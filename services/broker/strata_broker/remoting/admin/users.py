@@ -1,6 +1,6 @@
 """Users as RocketMQ's tools see them: listed, shown and deleted.
 
-Users are not made here: a secret key would travel in the clear, because this port has no TLS.
+Users are not made here: they are made with `strata user create`, which also makes the secret key.
 """
 
 from __future__ import annotations
