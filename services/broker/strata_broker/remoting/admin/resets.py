@@ -117,7 +117,11 @@ class AdminResets:
     async def _offsets(
         self, exchange: Exchange, target: admin_pb2.ResetConsumerGroupRequest
     ) -> dict[int, int]:
-        """Return the first offset of each queue that was stored since the target's time."""
+        """Return the first offset of each queue that was stored since the target's time.
+
+        A queue that moved has a span for each raft group; those without such a message tell
+        nothing.
+        """
         answer = await self._face.call(
             "ListQueueSpans",
             admin_pb2.ListQueueSpansRequest(topic=target.topic, begin_ms=target.time_ms),
@@ -127,6 +131,8 @@ class AdminResets:
         )
         firsts: dict[int, int] = {}
         for span in answer.spans:
+            if span.first_offset == span.end_offset:
+                continue
             known = firsts.get(span.queue, span.first_offset)
             firsts[span.queue] = min(known, span.first_offset)
         return firsts
@@ -166,7 +172,8 @@ class AdminResets:
         told = RemotingCommand(
             AdminCode.RESET_CONSUMER_CLIENT_OFFSET, fields=fields, body=answer.body
         )
-        self._members.tell(group, told.oneway())
+        if lags:
+            self._members.tell(group, told.oneway())
         return answer
 
     def _topic(self, name: str) -> TopicRow:

@@ -1,0 +1,92 @@
+"""Requests of operators' tools over a scripted broker: what they ask, and what they tell."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from google.protobuf.message import Message
+
+from strata.admin.v1 import admin_pb2
+from strata.meta.v1 import meta_pb2
+from strata_broker.metadata.metadata import TopicRow
+from strata_broker.remoting.admin.refusals import AdminRefusals
+from strata_broker.remoting.admin.resets import AdminResets
+from strata_broker.remoting.answers import RemotingRefusal
+from strata_broker.remoting.exchange import Exchange
+from strata_remoting import AdminCode, RemotingCommand, Serialization
+
+TOPIC = TopicRow(meta_pb2.Topic(topic_id=1, name="orders", queue_count=2))
+
+
+class ScriptedFace:
+    """Answers calls of operators, and keeps their requests."""
+
+    def __init__(self, **answers: Message) -> None:
+        self.answers = answers
+        self.requests: list[Message] = []
+
+    async def call(self, rpc: str, request: Message, *_: object, **__: object) -> Message:
+        """See `OperatorFace.call`."""
+        self.requests.append(request)
+        return self.answers[rpc]
+
+    async def consumer_group(self, name: str, caller: object) -> Message:
+        """See `OperatorFace.consumer_group`."""
+        return self.answers["GetConsumerGroup"]
+
+
+def exchange_of(code: AdminCode, **fields: str) -> Exchange:
+    client = SimpleNamespace(client_id="c", language=0, peer="127.0.0.1:1")
+    return Exchange(RemotingCommand(code, 1, fields), cast(Any, client), Serialization.JSON)
+
+
+async def unforced_reset(*spans: tuple[int, int]) -> tuple[list[Message], list[str]]:
+    """Reset a group that is at offset 20 of queue 1; return what was moved and who was told."""
+    told: list[str] = []
+    face = ScriptedFace(
+        GetConsumerGroup=admin_pb2.GetConsumerGroupResponse(
+            queues=[admin_pb2.ConsumerQueueLag(topic="orders", queue=1, cursor=20)]
+        ),
+        ListQueueSpans=admin_pb2.ListQueueSpansResponse(
+            spans=[
+                admin_pb2.QueueSpan(queue=1, raft_group=number, first_offset=first, end_offset=end)
+                for number, (first, end) in enumerate(spans)
+            ]
+        ),
+        ResetConsumerGroup=admin_pb2.ResetConsumerGroupResponse(
+            queues=[admin_pb2.ConsumerQueueLag(topic="orders", queue=1, cursor=15)]
+        ),
+    )
+    places = SimpleNamespace(view=None, topic=lambda name: TOPIC)
+    members = SimpleNamespace(tell=lambda group, command: told.append(group))
+    resets = AdminResets(cast(Any, face), cast(Any, places), cast(Any, members))
+    code = AdminCode.INVOKE_BROKER_TO_RESET_OFFSET
+    fields = {"group": "g", "topic": "orders", "timestamp": "7", "isForce": "false"}
+    await resets.reset(exchange_of(code, **fields))
+    moves = [
+        each for each in face.requests if isinstance(each, admin_pb2.ResetConsumerGroupRequest)
+    ]
+    return moves, told
+
+
+async def test_a_reset_goes_to_the_first_message_of_a_queue_that_moved() -> None:
+    """The raft group that the queue has left, with no message of that time, tells nothing."""
+    moves, told = await unforced_reset((10, 10), (15, 30))
+    assert moves == [
+        admin_pb2.ResetConsumerGroupRequest(name="g", topic="orders", offset=15, queues=[1])
+    ]
+    assert told == ["g"]
+
+
+async def test_a_reset_that_moves_nothing_is_told_to_nobody() -> None:
+    """Consumers would stop and ask for their positions again, for nothing."""
+    assert await unforced_reset((30, 30)) == ([], [])
+
+
+async def test_a_user_is_made_elsewhere() -> None:
+    """The refusal names the command."""
+    refuse = AdminRefusals().handlers()[AdminCode.AUTH_CREATE_USER]
+    with pytest.raises(RemotingRefusal, match="strata user create, which also makes the secret"):
+        await refuse(exchange_of(AdminCode.AUTH_CREATE_USER))
