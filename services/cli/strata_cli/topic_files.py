@@ -14,9 +14,9 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import grpc
 
@@ -57,11 +57,13 @@ class Created(NamedTuple):
         created: number of new topics.
         existing: number of topics that existed as they were wanted.
         failures: `line`, `name`, `namespace` and `reason` of the topics that are not as wanted.
+        stopped: number of the last line that was tried, if there were `MAX_FAILURES`; 0: all were.
     """
 
     created: int
     existing: int
     failures: list[dict[str, Any]]
+    stopped: int
 
 
 @contextmanager
@@ -69,18 +71,17 @@ def opened(place: str) -> Iterator[Iterable[str]]:
     """Yield the lines of a file, or of standard input for `-`.
 
     Raises:
-        CliError: the file cannot be read, or it is no text.
+        CliError: the file cannot be read, or it is no text; reading the lines raises it, too.
     """
-    try:
+    with ExitStack() as stack:
         if place == STANDARD_INPUT:
-            yield sys.stdin
-            return
-        with Path(place).open(encoding="utf-8-sig", newline="") as file:
-            yield file
-    except OSError as error:
-        raise CliError(f"{place}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{place}: the file is no text in UTF-8") from None
+            file: TextIO = sys.stdin
+        else:
+            try:
+                file = stack.enter_context(Path(place).open(encoding="utf-8-sig", newline=""))
+            except OSError as error:
+                raise CliError(f"{place}: {error.strerror}") from None
+        yield _read(file, place)
 
 
 def read_topics(lines: Iterable[str], template: meta_pb2.Topic) -> Iterator[TopicLine]:
@@ -103,7 +104,7 @@ def read_topics(lines: Iterable[str], template: meta_pb2.Topic) -> Iterator[Topi
                 yield TopicLine(number, _topic_of(_row_of(text, columns), template))
             else:
                 yield TopicLine(number, _topic_of({"name": text}, template))
-        except UsageError as error:
+        except (UsageError, ValueError, csv.Error, RecursionError) as error:
             raise UsageError(f"line {number}: {error}") from None
 
 
@@ -114,7 +115,7 @@ def create_topics(client: AdminClient, lines: Iterable[TopicLine], shown: WorkPr
         CliError: the broker refuses a whole batch or does not answer; the error says how many
             topics there are by then.
     """
-    created = existing = 0
+    created = existing = stopped = 0
     failures: list[dict[str, Any]] = []
     for batch in _batches(lines):
         try:
@@ -137,8 +138,18 @@ def create_topics(client: AdminClient, lines: Iterable[TopicLine], shown: WorkPr
         ]
         shown.set(created + existing + len(failures))
         if len(failures) >= MAX_FAILURES:
+            stopped = batch[-1].number
             break
-    return Created(created, existing, failures)
+    return Created(created, existing, failures, stopped)
+
+
+def _read(file: TextIO, place: str) -> Iterator[str]:
+    try:
+        yield from file
+    except OSError as error:
+        raise CliError(f"{place}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{place}: the file is no text in UTF-8") from None
 
 
 def _call(client: AdminClient, batch: list[TopicLine]) -> admin_pb2.CreateTopicsResponse:
@@ -207,11 +218,11 @@ def _topic_of(row: dict[str, Any], template: meta_pb2.Topic) -> meta_pb2.Topic:
         raise UsageError(f"{min(unknown)!r} is unknown; keys are {', '.join(sorted(_KEYS))}")
     if not row.get("name"):
         raise UsageError("the topic has no name")
-    topic.name = str(row["name"])
+    topic.name = _text_of(row, "name")
     if "namespace" in row:
-        topic.namespace = str(row["namespace"])
+        topic.namespace = _text_of(row, "namespace")
     if "type" in row:
-        name = f"TOPIC_TYPE_{str(row['type']).upper()}"
+        name = f"TOPIC_TYPE_{_text_of(row, 'type').upper()}"
         if name not in _TYPES:
             raise UsageError(f"{row['type']!r} is no type of a topic")
         topic.type = meta_pb2.TopicType.Value(name)
@@ -221,11 +232,19 @@ def _topic_of(row: dict[str, Any], template: meta_pb2.Topic) -> meta_pb2.Topic:
             raise UsageError(f"{text} queues; a topic has at least one queue")
         topic.queue_count = int(text)
     if "retention" in row:
-        topic.retention_ms = milliseconds(str(row["retention"]))
+        topic.retention_ms = milliseconds(_text_of(row, "retention"))
     attributes = row.get("attributes", {})
     if not isinstance(attributes, dict):
         raise UsageError("attributes is an object of names and values")
     if attributes:
         topic.attributes.clear()
-        topic.attributes.update({key: str(value) for key, value in attributes.items()})
+        topic.attributes.update({key: _text_of(attributes, key) for key in attributes})
     return topic
+
+
+def _text_of(row: dict[str, Any], key: str) -> str:
+    """Return a text; a number is the text that JSON has for it."""
+    value = row[key]
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise UsageError(f"{key} is {json.dumps(value)}; it is a text")
+    return str(value)

@@ -71,6 +71,15 @@ def test_three_kinds_of_files() -> None:
         (['{"name": "a", "attributes": []}'], "line 1: attributes is an object"),
         (["name,colour"], "line 1: 'colour' is no column"),
         (["type,queues"], "line 1: there is no column name"),
+        (['{"name": null}'], "line 1: the topic has no name"),
+        (['{"name": ["a"]}'], 'line 1: name is \\["a"\\]; it is a text'),
+        (['{"name": "a", "namespace": null}'], "line 1: namespace is null; it is a text"),
+        (['{"name": "a", "attributes": {"k": true}}'], "line 1: k is true; it is a text"),
+        (['{"name": "a", "retention": 1e999}'], "line 1: 'inf' is not a duration"),
+        (['{"name": "a", "queues": ' + "1" * 5_000 + "}"], "line 1: "),
+        (['{"name": ' + "[" * 200_000], "line 1: "),
+        (["name,type", "x" * 200_000 + ",FIFO"], "line 2: field larger than field limit"),
+        (['{"name": "\\ud800"}'], "line 1: "),
         (["name,type", "a"], "line 2: 1 values, the file has 2 columns"),
     ],
 )
@@ -129,6 +138,40 @@ def test_failures_are_told_by_line(
         {"line": 3, "name": "b", "namespace": "", "reason": "topic b exists with queue_count 2"}
     ]
     assert "1 topics could not be created; the others exist" in said.err
+
+
+def test_a_file_full_of_failures_is_left(
+    scripted: ScriptedAdmin,
+    endpoint_of_scripted: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """After so many failures nothing more is tried, and the error has the last line tried."""
+
+    def answer(request: admin_pb2.CreateTopicsRequest) -> admin_pb2.CreateTopicsResponse:
+        count = len(request.topics)
+        failures: Any = [{"position": number, "reason": "full"} for number in range(count)]
+        return admin_pb2.CreateTopicsResponse(failures=failures)
+
+    scripted.answers["CreateTopics"] = answer
+    path = tmp_path / "names"
+    path.write_text("".join(f"t{number}\n" for number in range(1_203)))
+    arguments = ["topic", "create", "--from", str(path), "--endpoint", endpoint_of_scripted]
+    assert run([*arguments, "-o", "json"]) == 1
+    said = capsys.readouterr()
+    assert json.loads(said.out)["stopped"] == 1_000
+    assert "1000 topics could not be created; nothing behind line 1000 was tried" in said.err
+    assert len(scripted.asked("CreateTopics")) == 2
+
+
+def test_errors_of_the_work_are_not_those_of_the_file(tmp_path: Path) -> None:
+    """Only reading can fail with the name of the file in the error."""
+    path = tmp_path / "names"
+    path.write_bytes(b"a\n\xff\n")
+    with pytest.raises(ConnectionResetError), topic_files.opened(str(path)):
+        raise ConnectionResetError(104, "Connection reset by peer")
+    with topic_files.opened(str(path)) as lines, pytest.raises(UsageError, match="no text in UTF"):
+        list(lines)
 
 
 def test_a_lost_answer_is_asked_for_again(

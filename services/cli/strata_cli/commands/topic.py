@@ -327,7 +327,14 @@ def _create_from(place: str, template: meta_pb2.Topic, common: Common) -> None:
         topics = topic_files.read_topics(lines, template)
         done = topic_files.create_topics(client, topics, shown)
     result = {"created": done.created, "existing": done.existing, "failed": len(done.failures)}
+    if done.stopped:
+        result["stopped"] = done.stopped
     show(result | {"failures": done.failures}, common, rows="failures")
+    if done.stopped:
+        raise CliError(
+            f"{len(done.failures)} topics could not be created; nothing behind line "
+            f"{done.stopped} was tried: mend the file and repeat the command"
+        )
     if done.failures:
         raise CliError(f"{len(done.failures)} topics could not be created; the others exist")
 
