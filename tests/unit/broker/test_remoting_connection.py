@@ -34,6 +34,9 @@ class FakeTransport:
     def write(self, data: bytes) -> None:
         self.written += data
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def pause_reading(self) -> None:
         self.is_read = False
 
@@ -198,3 +201,19 @@ async def test_requests_that_come_with_the_end_of_tls_are_answered(
     scene.dispatcher.answer_one()
     await until(lambda: scene.transport.ended == "closed")
     assert scene.transport.written
+
+
+class FailedTls(EndedTls):
+    """TLS that cannot write."""
+
+    has_ended = False
+
+    def sealed(self, data: bytes) -> bytes:
+        raise ConnectionResetError("TLS: failed")
+
+
+async def test_a_write_that_tls_refuses_ends_the_connection(scene: SimpleNamespace) -> None:
+    """A question of the broker's own raises nothing then."""
+    scene.connection._has_begun, scene.connection._tls = True, FailedTls()
+    scene.connection.tell(RemotingCommand(RequestCode.CHECK_TRANSACTION_STATE).oneway())
+    assert scene.transport.ended == "aborted"

@@ -162,3 +162,12 @@ def test_bytes_that_come_with_the_end_of_tls_are_taken(tmp_path: Path) -> None:
     peers = Peers(tmp_path)
     assert peers.server.received(peers.with_end(b"last")) == b"last"
     assert peers.server.has_ended
+
+
+def test_tls_that_cannot_write_resets_its_connection(tmp_path: Path) -> None:
+    """An answer before the handshake is done is a client that is gone, and no failure."""
+    made = tls.self_signed(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.certificate_file, made.key_file)
+    with pytest.raises(ConnectionResetError, match="TLS"):
+        TlsBytes(context).sealed(b"answer")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
@@ -146,7 +147,9 @@ class RemotingConnection(asyncio.Protocol):
     def tell(self, command: RemotingCommand) -> None:
         """See `RemotingPeer.tell`."""
         if self.has_room:
-            self._write(encode_frame(command, Serialization.JSON))
+            # Nobody waits for it, and the connection ends.
+            with suppress(ConnectionResetError):
+                self._write(encode_frame(command, Serialization.JSON))
 
     @property
     def has_room(self) -> bool:
@@ -188,8 +191,18 @@ class RemotingConnection(asyncio.Protocol):
                 self._transport.write(answer)
 
     def _write(self, data: bytes) -> None:
-        if self._transport is not None:
+        """Write, or end a connection whose TLS has failed.
+
+        Raises:
+            ConnectionResetError: TLS has failed.
+        """
+        if self._transport is None:
+            return
+        try:
             self._transport.write(data if self._tls is None else self._tls.sealed(data))
+        except ConnectionResetError as error:
+            self._end(str(error))
+            raise
 
     # Requests -----------------------------------------------------------------------------------
 

@@ -64,8 +64,15 @@ class TlsBytes:
         return self._out.read()
 
     def sealed(self, data: bytes) -> bytes:
-        """Return plaintext as it is written."""
+        """Return plaintext as it is written.
+
+        Raises:
+            ConnectionResetError: TLS is not open, or has failed.
+        """
         left = memoryview(data)
-        while left:
-            left = left[self._tls.write(left) :]
+        try:
+            while left:
+                left = left[self._tls.write(left) :]
+        except ssl.SSLError as error:
+            raise ConnectionResetError(f"TLS: {error.reason or error}") from None
         return self._out.read()
