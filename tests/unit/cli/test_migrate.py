@@ -272,6 +272,32 @@ async def test_a_group_that_consumes_at_the_target_is_left_alone(tmp_path: Path)
     assert target.set["readers", "plain", 2] == 6
 
 
+async def test_a_cursor_whose_answer_was_lost_is_still_ours(tmp_path: Path) -> None:
+    """The run that follows sets it further, and does not take it for the group's own."""
+    faults = Faults()
+    source, target, path = MemorySource(faults), MemoryTarget(faults), tmp_path / "s.db"
+    source.add_topic("a", "t", 1, "NORMAL")
+    queue = SourceQueue("t", "a", 0)
+    source.add(queue, 9)
+    source.groups["g"] = SourceGroup("g", False, 16)
+    source.positions["g", queue] = 2
+    await run(source, target, path)
+    source.positions["g", queue] = 5
+    set_cursor = target.set_cursor
+
+    async def losing(group: str, topic: str, queue: int, offset: int) -> int:
+        await set_cursor(group, topic, queue, offset)
+        raise KilledError
+
+    target.set_cursor = losing  # type: ignore[method-assign]
+    with pytest.raises(KilledError):
+        await run(source, target, path)
+    target.set_cursor = set_cursor  # type: ignore[method-assign]
+    source.positions["g", queue] = 7
+    assert (await run(source, target, path)).left_alone == []
+    assert target.set["g", "t", 0] == 7
+
+
 async def test_a_cursor_never_passes_a_message_that_was_sent_to_the_target(tmp_path: Path) -> None:
     """Producers may move before the last messages are copied."""
     source, target, path = furnished(), MemoryTarget(), tmp_path / "s.db"

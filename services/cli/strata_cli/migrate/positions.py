@@ -104,19 +104,22 @@ async def set_cursors(
     """
     wanted = await asyncio.to_thread(wanted_cursors, plan, state)
     last = await asyncio.to_thread(state.positions)
+    intended = await asyncio.to_thread(state.intentions)
     moved, left_alone, kept = [], [], 0
     present: dict[str, Mapping[tuple[str, int], int]] = {}
     for one in wanted:
         if one.group not in present:
             present[one.group] = await target.cursors(one.group) or {}
-        before = last.get((one.group, one.topic, one.number))
+        key = one.group, one.topic, one.number
+        before = last.get(key)
         now = present[one.group].get((one.topic, one.number))
-        if before is not None and now is not None and now != before:
+        if before is not None and now not in (None, before, intended.get(key)):
             left_alone.append(one)
         elif before == one.offset and now == one.offset:
             kept += 1
         else:
+            await asyncio.to_thread(state.intend, *key, one.offset)
             cursor = await target.set_cursor(one.group, one.topic, one.number, one.offset)
-            await asyncio.to_thread(state.set_position, one.group, one.topic, one.number, cursor)
+            await asyncio.to_thread(state.set_position, *key, cursor)
             moved.append(one)
     return SetCursors(moved, kept, left_alone)

@@ -53,6 +53,10 @@ CREATE TABLE IF NOT EXISTS refusals (
     topic TEXT, broker TEXT, queue INTEGER, source_offset INTEGER, reason TEXT NOT NULL,
     PRIMARY KEY (topic, broker, queue, source_offset)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS intentions (
+    consumer_group TEXT, topic TEXT, number INTEGER, target_offset INTEGER NOT NULL,
+    PRIMARY KEY (consumer_group, topic, number)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS positions (
     consumer_group TEXT, topic TEXT, number INTEGER, target_offset INTEGER NOT NULL,
     PRIMARY KEY (consumer_group, topic, number)
@@ -299,6 +303,19 @@ class MigrationState:
         """Return (consumer group, topic, queue of the target) -> the cursor that was set last."""
         found = self._all("SELECT * FROM positions", ())
         return {(group, topic, number): offset for group, topic, number, offset in found}
+
+    def intentions(self) -> dict[tuple[str, str, int], int]:
+        """Return the cursors that were about to be set last, whether or not they were; likewise."""
+        found = self._all("SELECT * FROM intentions", ())
+        return {(group, topic, number): offset for group, topic, number, offset in found}
+
+    def intend(self, group: str, topic: str, number: int, offset: int) -> None:
+        """Note that a cursor is about to be set: the answer may be lost."""
+        with self._changing(durable=True) as rows:
+            rows.execute(
+                "INSERT OR REPLACE INTO intentions VALUES (?, ?, ?, ?)",
+                (group, topic, number, offset),
+            )
 
     def set_position(self, group: str, topic: str, number: int, offset: int) -> None:
         """Note that a cursor was set."""
