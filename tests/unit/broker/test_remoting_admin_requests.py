@@ -65,9 +65,7 @@ async def unforced_reset(*spans: tuple[int, int]) -> tuple[list[Message], list[s
     code = AdminCode.INVOKE_BROKER_TO_RESET_OFFSET
     fields = {"group": "g", "topic": "orders", "timestamp": "7", "isForce": "false"}
     await resets.reset(exchange_of(code, **fields))
-    moves = [
-        each for each in face.requests if isinstance(each, admin_pb2.ResetConsumerGroupRequest)
-    ]
+    moves = [one for one in face.requests if one.DESCRIPTOR.name == "ResetConsumerGroupRequest"]
     return moves, told
 
 
