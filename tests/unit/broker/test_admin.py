@@ -11,6 +11,7 @@ from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
+from strata_broker.app import BrokerApp
 from strata_edge.ports import CallError
 from strata_testing.broker.client import Client, message
 from strata_testing.broker.fake_edge import ADMIN, FakeEdge
@@ -51,6 +52,15 @@ async def test_existing_and_missing_topics_are_grpc_statuses(edge: FakeEdge) -> 
             await edge.call(ADMIN + rpc, request, admin_pb2.GetTopicResponse)
         assert missing.value.status == "NOT_FOUND"
         assert missing.value.reason
+
+
+async def test_a_list_of_topics_takes_none_into_use(edge: FakeEdge, app: BrokerApp) -> None:
+    """A broker keeps the topics that clients use as objects; a list must not evict them."""
+    before = app.view.topics().in_use
+    request, answer = admin_pb2.ListTopicsRequest(), admin_pb2.ListTopicsResponse
+    response = await edge.call(ADMIN + "ListTopics", request, answer)
+    assert {"orders", "fifo"} <= {topic.name for topic in response.topics}
+    assert app.view.topics().in_use == before
 
 
 async def test_a_topic_shows_its_queues(edge: FakeEdge, client: Client) -> None:

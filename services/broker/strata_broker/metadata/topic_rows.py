@@ -11,7 +11,7 @@ generation that is full becomes the old one. So a look-up that hits changes noth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from strata.meta.v1 import meta_pb2
@@ -125,12 +125,9 @@ class TopicRows:
     def __len__(self) -> int:
         return len(self._serialised)
 
-    def __iter__(self) -> Iterator[TopicRow]:
-        """Return all topics, made anew unless they are in use; read it before topics change."""
-        return (
-            self._young.get(name_of(key)) or TopicRow(meta_pb2.Topic.FromString(row), row)
-            for key, row in self._serialised.items()
-        )
+    def __contains__(self, name: Name) -> bool:
+        """Whether there is a topic of this name; no row is made for the answer."""
+        return key_of(name) in self._serialised
 
     @property
     def in_use(self) -> int:
@@ -140,6 +137,11 @@ class TopicRows:
     def get(self, name: Name) -> TopicRow | None:
         """Find a topic by its name."""
         return self._young.get(name) or self._revive(name)
+
+    def parsed(self, name: Name) -> meta_pb2.Topic | None:
+        """Return the whole row of a topic, for lists: the topics in use stay the same."""
+        row = self._serialised.get(key_of(name))
+        return None if row is None else meta_pb2.Topic.FromString(row)
 
     def by_id(self, topic_id: int) -> TopicRow | None:
         """Find a topic by its id."""

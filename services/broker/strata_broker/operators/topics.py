@@ -353,10 +353,9 @@ class Operations:
         self, topics: Sequence[meta_pb2.Topic]
     ) -> meta_pb2.CreateTopicsResponse:
         request = meta_pb2.CreateTopicsRequest(topics=topics)
+        known = self._view.topics()
         new = Counter(
-            topic.namespace
-            for topic in topics
-            if self._view.topic(topic.namespace, topic.name) is None
+            topic.namespace for topic in topics if (topic.namespace, topic.name) not in known
         )
         with ExitStack() as counted:
             for namespace, count in new.items():

@@ -83,9 +83,9 @@ class AdminServicer:
             namespace=namespace,
             prefix=request.prefix,
         )
-        rows = [self._view.topic(*name) for name in names]
+        rows = map(self._view.topics().parsed, names)
         return admin_pb2.ListTopicsResponse(
-            topics=[row.parsed() for row in rows if row is not None], next_page_token=token
+            topics=[row for row in rows if row is not None], next_page_token=token
         )
 
     async def update_topic(
