@@ -140,6 +140,7 @@ class RemotingPort:
             view,
             store=lambda: self._store,
             max_groups=section.max_transaction_groups,
+            max_groups_per_client=section.max_groups_per_client,
             metrics=metrics,
         )
         consumers = RemotingConsumers(

@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterable
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.clients.producers import Producers, ProducersOf
 from strata_broker.metadata.metadata import MetadataView, Name, TopicRow
+from strata_broker.remoting.answers import RemotingRefusal
 from strata_broker.remoting.exchange import RemotingPeer
 from strata_broker.remoting.shown import ShownQueue, pulled_message
 from strata_remoting import (
     OffsetPlace,
     RemotingCommand,
     RequestCode,
+    ResponseCode,
     Store,
     encode_message,
     offset_message_id,
@@ -28,6 +30,8 @@ from strata_remoting import (
 from strata_runtime.metrics import Metrics
 
 _MOST_TOPICS = 64
+# Of a group's name, as in RocketMQ (`Validators.CHARACTER_MAX_LENGTH`).
+_MOST_CHARACTERS = 255
 _NO_PLACE = OffsetPlace(-1, -1, -1)
 
 
@@ -88,6 +92,7 @@ class ProducerGroups:
         view: knows topics.
         store: see `AskedProducer`.
         max_groups: producer groups whose topics are remembered; the oldest are forgotten first.
+        max_groups_per_client: most producer groups of one connection.
         metrics: how many there are.
     """
 
@@ -98,12 +103,14 @@ class ProducerGroups:
         *,
         store: Callable[[], Store],
         max_groups: int,
+        max_groups_per_client: int,
         metrics: Metrics,
     ) -> None:
         self._producers = producers
         self._view = view
         self._store = store
         self._max_groups = max_groups
+        self._max_groups_per_client = max_groups_per_client
         # Topics that a group sent transactional messages to.
         self._topics: OrderedDict[str, set[Name]] = OrderedDict()
         metrics.gauge("strata_broker_remoting_transaction_groups", lambda: len(self._topics))
@@ -130,8 +137,30 @@ class ProducerGroups:
             for topic in allowed:
                 self._join(client, group, topic)
 
+    def check_half(self, client: RemotingPeer, group: str) -> None:
+        """Check that a producer of a group may send a transactional message.
+
+        Raises:
+            RemotingRefusal: the name is empty or too long, or the client has too many groups.
+        """
+        if not 0 < len(group) <= _MOST_CHARACTERS:
+            raise RemotingRefusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the producer group of a transactional message has {len(group)} characters; "
+                f"1 to {_MOST_CHARACTERS} are allowed",
+            )
+        if self._is_full(client, group):
+            raise RemotingRefusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"a client has at most {self._max_groups_per_client} groups "
+                "(remoting.max_groups_per_client)",
+            )
+
     def sent_half(self, client: RemotingPeer, group: str, topic: Name) -> None:
-        """Note that a producer of a group sends a transactional message to a topic."""
+        """Note that a producer of a group has sent a transactional message to a topic."""
+        if self._is_full(client, group):
+            # Other sends of the connection were stored since it was checked.
+            return
         topics = self._topics.setdefault(group, set())
         self._topics.move_to_end(group)
         if len(topics) < _MOST_TOPICS:
@@ -150,6 +179,11 @@ class ProducerGroups:
         """Forget a connection that ended."""
         for stream in self._streams.pop(client, {}).values():
             self._producers.left(stream)
+
+    def _is_full(self, client: RemotingPeer, group: str) -> bool:
+        """Whether a connection has no room for a group."""
+        streams = self._streams.get(client, {})
+        return group not in streams and len(streams) >= self._max_groups_per_client
 
     def _join(self, client: RemotingPeer, group: str, topic: Name) -> None:
         if client.is_gone:

@@ -86,7 +86,8 @@ class RemotingSends:
 
         Raises:
             RemotingError: a field or the batch cannot be read.
-            RemotingRefusal: the queue does not exist, or a property is not allowed.
+            RemotingRefusal: the queue does not exist, or a property or a producer group is not
+                allowed.
             RequestError: the broker refused a message.
         """
         request = exchange.request
@@ -102,13 +103,16 @@ class RemotingSends:
         if self._last_tries.is_last(header):
             place = await self._last_tries.give_up(exchange, header, messages[0])
             return self._answer_place(request, place)
-        if _is_half(messages):
+        is_half = _is_half(messages)
+        if is_half:
             exchange.require_topic(topic.name, Action.PUB)
-            name = (topic.namespace, topic.name)
-            self._producer_groups.sent_half(exchange.client, header.producer_group, name)
+            self._producer_groups.check_half(exchange.client, header.producer_group)
         response = await self._face.send(
             service_pb2.SendMessageRequest(messages=messages), exchange.caller(), queue
         )
+        if is_half:
+            name = (topic.namespace, topic.name)
+            self._producer_groups.sent_half(exchange.client, header.producer_group, name)
         return self._answer(request, topic, queue, messages, response.entries)
 
     def _answer(
