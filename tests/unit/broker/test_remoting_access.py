@@ -227,6 +227,16 @@ async def test_guesses_of_keys_are_slowed_down(clients: Clients) -> None:
     assert (await (await clients.of("root")).route("secrets"))["queueDatas"]
 
 
+async def test_a_name_of_any_length_is_not_kept(clients: Clients, app: BrokerApp) -> None:
+    """It cannot be a user's, so that it is refused at once, and shortened in the text."""
+    kept = len(app.access._wrong)
+    stranger = await clients.of("x" * 60_000, "a-wrong-secret")
+    refused = await stranger.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+    assert refused.code == ResponseCode.NO_PERMISSION
+    assert refused.remark == f"User:{'x' * 128}... is not found."
+    assert len(app.access._wrong) == kept
+
+
 async def test_a_client_id_belongs_to_one_user(clients: Clients) -> None:
     """Nobody takes the place of another user's member of a group."""
     ann, root = await clients.of("ann"), await clients.of("root")

@@ -252,7 +252,7 @@ class Authenticator:
         claimed = header.access_key if header is not None else ""
         if isinstance(info, AdmittedCall):
             claimed = info.claimed
-        who = Audited(claimed, info.peer, info.metadata.get(_CLIENT_ID, ""))
+        who = Audited(_shortened(claimed), info.peer, info.metadata.get(_CLIENT_ID, ""))
         self._audit.refused(who, rpc, refused.resource, refused.reason)
 
     def tell_if_refused(self, failure: RequestError, info: CallInfo, rpc: str) -> None:
@@ -317,6 +317,9 @@ class Authenticator:
         self._check_ready()
         if not name:
             _refuse(_NOBODY, NO_KEY)
+        if len(name) > _MOST_NAME_CHARACTERS:
+            # Names of wrong signatures are kept, and a caller chooses them.
+            _refuse(f"User:{_shortened(name)} is not found.", "unknown user")
         if self._wrong.is_blocked(address, name):
             _refuse(
                 "check signature failed. Too many wrong signatures came from this address; "
@@ -383,6 +386,8 @@ class Authenticator:
 
 
 _NOBODY = "username cannot be null."
+# Twice as long as a nameserver lets the name of a user be.
+_MOST_NAME_CHARACTERS = 128
 
 
 def _secrets_of(user: meta_pb2.User, now_ms: int) -> list[_Secret]:
@@ -390,6 +395,11 @@ def _secrets_of(user: meta_pb2.User, now_ms: int) -> list[_Secret]:
     if user.previous_secret_key and now_ms <= user.previous_valid_until_ms:
         secrets.append(_Secret(user.previous_secret_key, user.previous_valid_until_ms))
     return secrets
+
+
+def _shortened(name: str) -> str:
+    """Return a name as a text or the audit trail shows it."""
+    return name if len(name) <= _MOST_NAME_CHARACTERS else f"{name[:_MOST_NAME_CHARACTERS]}..."
 
 
 def _refuse(text: str, reason: str) -> NoReturn:
