@@ -65,21 +65,22 @@ class LitePopper:
         key = LiteKey(target.client_id, target.consumer_group_id, target.topic.topic_id)
         deadline_s = self._clock.monotonic_s() + max(wait_ms / 1000, _SHORTEST_S)
         wait_until_s = self._clock.monotonic_s() + wait_ms / 1000
-        while not ticket.ended:
-            consumer = self._consumers.find(key)
-            if consumer is not None:
-                consumer.heard_s = self._clock.monotonic_s()
-                popped = await self._round(consumer, target, pop_for, ticket, deadline_s)
-                if popped is not None:
-                    self._pass_on(key)
-                    return popped
-            left_s = wait_until_s - self._clock.monotonic_s()
-            if left_s <= 0 or ticket.ended:
-                break
-            await self._wait(key, ticket, left_s)
-        # It may have been woken for what it did not take.
-        self._pass_on(key)
-        return Popped(0, storage_pb2.PopResponse())
+        try:
+            while not ticket.ended:
+                consumer = self._consumers.find(key)
+                if consumer is not None:
+                    consumer.heard_s = self._clock.monotonic_s()
+                    popped = await self._round(consumer, target, pop_for, ticket, deadline_s)
+                    if popped is not None:
+                        return popped
+                left_s = wait_until_s - self._clock.monotonic_s()
+                if left_s <= 0 or ticket.ended:
+                    break
+                await self._wait(key, ticket, left_s)
+            return Popped(0, storage_pb2.PopResponse())
+        finally:
+            # It may have been woken for what it did not take, also if it was cancelled.
+            self._pass_on(key)
 
     def _pass_on(self, key: LiteKey) -> None:
         """Let another receive of the client look, if there is something to look for."""
