@@ -36,18 +36,21 @@ class LiteConsumer:
     Attributes:
         places: by name of the lite topic.
         names: the same by place.
+        coming: lite topics that requests add whose numbers are being asked for, with these
+            requests; none is in `places`.
         ready: places that may have messages, the one to look at first in front.
         attempts: places that served an attempt; a repeat looks there first.
         version: of the newest subscription that had one.
         heard_s: when it subscribed or received last.
     """
 
-    __slots__ = ("attempts", "heard_s", "key", "names", "places", "ready", "version")
+    __slots__ = ("attempts", "coming", "heard_s", "key", "names", "places", "ready", "version")
 
     def __init__(self, key: LiteKey, now_s: float) -> None:
         self.key = key
         self.places: dict[str, ConsumerPlace] = {}
         self.names: dict[ConsumerPlace, str] = {}
+        self.coming: dict[str, set[object]] = {}
         self.ready: OrderedDict[ConsumerPlace, None] = OrderedDict()
         self.attempts: OrderedDict[int, ConsumerPlace] = OrderedDict()
         self.version = 0
@@ -63,7 +66,11 @@ class LiteConsumer:
 
 
 class LiteConsumers:
-    """See the module docstring. Used on the event loop only."""
+    """See the module docstring. Used on the event loop only.
+
+    Attributes:
+        count: subscriptions, and those that are coming.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -87,6 +94,32 @@ class LiteConsumers:
         consumer.heard_s = self._clock.monotonic_s()
         return consumer
 
+    def expect(self, consumer: LiteConsumer, names: Iterable[str]) -> object:
+        """Keep room for lite topics that are not there yet; return what `release` takes.
+
+        A lite topic that is removed meanwhile is not in `coming` any more and must not be added.
+        """
+        request = object()
+        for name in names:
+            requests = consumer.coming.get(name)
+            if requests is None:
+                requests = consumer.coming[name] = set()
+                self.count += 1
+            requests.add(request)
+        return request
+
+    def release(self, consumer: LiteConsumer, names: Iterable[str], request: object) -> None:
+        """Give back the room that a request did not use; forget a client that has nothing."""
+        for name in names:
+            requests = consumer.coming.get(name)
+            if requests is not None and request in requests:
+                requests.discard(request)
+                if not requests:
+                    del consumer.coming[name]
+                    self.count -= 1
+                    if not consumer.places and not consumer.coming:
+                        self.drop(consumer)
+
     def add(self, consumer: LiteConsumer, places: Mapping[str, ConsumerPlace]) -> None:
         """Add lite topics, or move those whose number changed; they may have messages."""
         for name, place in places.items():
@@ -94,7 +127,8 @@ class LiteConsumers:
             if old == place:
                 continue
             if old is None:
-                self.count += 1
+                # Those that were expected are counted already.
+                self.count += consumer.coming.pop(name, None) is None
             else:
                 self._unlink(consumer, old)
             consumer.places[name] = place
@@ -107,6 +141,7 @@ class LiteConsumers:
     def remove(self, consumer: LiteConsumer, names: Iterable[str]) -> None:
         """Remove lite topics; those that are not there do not matter."""
         for name in names:
+            self.count -= consumer.coming.pop(name, None) is not None
             place = consumer.places.pop(name, None)
             if place is not None:
                 self.count -= 1
@@ -114,7 +149,7 @@ class LiteConsumers:
 
     def drop(self, consumer: LiteConsumer) -> None:
         """Forget a client's subscriptions."""
-        self.remove(consumer, list(consumer.places))
+        self.remove(consumer, [*consumer.places, *consumer.coming])
         key = consumer.key
         if self._consumers.get(key) is consumer:
             del self._consumers[key]

@@ -4,7 +4,8 @@ Role: checks, quotas, versions, exclusive consumer groups. Subscriptions are sta
 never stored: clients repeat all of them every 30 s. A client receives from any broker and tells one
 broker or all, so the broker that is told tells the other ones. Invariants: a request that is
 refused changes nothing here; a subscription with an older version than the last one changes
-nothing; in an exclusive consumer group, one client at most has a lite topic at this broker.
+nothing; what is removed while its number is asked for is not added; in an exclusive consumer
+group, one client at most has a lite topic at this broker.
 """
 
 from __future__ import annotations
@@ -88,10 +89,7 @@ class LiteSubscriptions:
                 Code.ILLEGAL_CONSUMER_GROUP,
                 f"consumer group {group.name} is bound to the topic {group.lite_topic}",
             )
-        new = await self._take(caller.client_id, group, topic, request)
-        if new and request.HasField("offset_option"):
-            await self._start_at(group, topic, new, request.offset_option)
-        self._subscribe(caller.client_id, group, topic, new, request.action)
+        await self._take(caller.client_id, group, topic, request, starts=True)
         if self.tell_others is not None:
             await self.tell_others(
                 peer_pb2.SyncLiteRequest(
@@ -114,8 +112,7 @@ class LiteSubscriptions:
         group = self._provisioner.view.consumer_group(*caller.name_of(request.group))
         self._check_topic(topic)
         if group is not None:
-            new = await self._take(told.client_id, group, topic, request)
-            self._subscribe(told.client_id, group, topic, new, request.action)
+            await self._take(told.client_id, group, topic, request, starts=False)
 
     def _check_topic(self, topic: TopicRow) -> None:
         if not topic.is_lite:
@@ -127,47 +124,81 @@ class LiteSubscriptions:
         group: meta_pb2.ConsumerGroup,
         topic: TopicRow,
         request: service_pb2.SyncLiteSubscriptionRequest,
+        *,
+        starts: bool,
+    ) -> None:
+        """Carry out a request here; if `starts`, also where the consumer group begins.
+
+        Raises:
+            RequestError: nothing was added; and nothing was removed, if the request is refused.
+        """
+        self._sweep()
+        key = LiteKey(client_id, group.consumer_group_id, topic.topic_id)
+        consumer = self._check_and_remove(key, request)
+        if consumer is None:
+            return
+        names = dict.fromkeys(request.lite_topic_set)
+        new = [name for name in names if name not in consumer.places]
+        expected = self._consumers.expect(consumer, new)
+        try:
+            places = await self._places(key, topic, new)
+            if new and starts and request.HasField("offset_option"):
+                await self._start_at(group, topic, places, request.offset_option)
+            self._subscribe(consumer, places, request.action, exclusive=group.lite_exclusive)
+        finally:
+            self._consumers.release(consumer, new, expected)
+
+    async def _places(
+        self, key: LiteKey, topic: TopicRow, names: Collection[str]
     ) -> Mapping[str, ConsumerPlace]:
-        """Check a request and carry out what it removes; return what is to be added.
+        numbers = await self._storage.lite.numbers(topic, names)
+        raft_group = self._storage.lite.raft_group
+        return {
+            name: ConsumerPlace(
+                raft_group(topic, name), key.topic_id, key.consumer_group_id, numbers[name]
+            )
+            for name in names
+        }
+
+    def _check_and_remove(
+        self, key: LiteKey, request: service_pb2.SyncLiteSubscriptionRequest
+    ) -> LiteConsumer | None:
+        """Check a request and carry out what it removes; return whose lite topics it adds to.
+
+        Returns:
+            None: it adds nothing. A client without lite topics is not remembered.
 
         Raises:
             RequestError: nothing was changed.
         """
-        self._sweep()
         names = list(dict.fromkeys(request.lite_topic_set))
-        key = LiteKey(client_id, group.consumer_group_id, topic.topic_id)
+        adds = request.action in _ADDS and bool(names)
         consumer = self._consumers.find(key)
         version = request.version if request.HasField("version") else 0
         if consumer is not None and version and version < consumer.version:
-            return {}
-        if request.action in _ADDS:
+            return None
+        if adds:
             self._check_room(consumer, names, complete=_is_complete(request.action))
+        elif consumer is None:
+            return None
         consumer = self._consumers.heard(key)
         consumer.version = version or consumer.version
         if request.action == definition_pb2.COMPLETE_REMOVE:
             self._consumers.drop(consumer)
-            return {}
-        if request.action == definition_pb2.PARTIAL_REMOVE:
+        elif request.action == definition_pb2.PARTIAL_REMOVE:
             self._consumers.remove(consumer, names)
-            return {}
-        if _is_complete(request.action):
+        elif _is_complete(request.action):
             # Before anything is waited for: a later request may add what is not in this one.
-            self._consumers.remove(consumer, consumer.places.keys() - set(names))
-        new = [name for name in names if name not in consumer.places]
-        numbers = await self._storage.lite.numbers(topic, new)
-        return {
-            name: ConsumerPlace(
-                self._storage.lite.raft_group(topic, name), topic.topic_id, key[1], numbers[name]
-            )
-            for name in new
-        }
+            others = (consumer.places.keys() | consumer.coming.keys()) - set(names)
+            self._consumers.remove(consumer, others)
+        return consumer if adds else None
 
     def _check_room(
         self, consumer: LiteConsumer | None, names: Collection[str], *, complete: bool
     ) -> None:
         for name in names:
             check_lite_topic(self._limits, name)
-        known = {} if consumer is None else consumer.places
+        known = set() if consumer is None else consumer.places.keys() | consumer.coming.keys()
         new = [name for name in names if name not in known]
         total = len(names) if complete else len(known) + len(new)
         quota = self._config.telemetry.lite_subscription_quota
@@ -186,18 +217,15 @@ class LiteSubscriptions:
 
     def _subscribe(
         self,
-        client_id: str,
-        group: meta_pb2.ConsumerGroup,
-        topic: TopicRow,
-        new: Mapping[str, ConsumerPlace],
+        consumer: LiteConsumer,
+        places: Mapping[str, ConsumerPlace],
         action: definition_pb2.LiteSubscriptionAction.ValueType,
+        *,
+        exclusive: bool,
     ) -> None:
-        if not new:
-            return
-        consumer = self._consumers.heard(
-            LiteKey(client_id, group.consumer_group_id, topic.topic_id)
-        )
-        if group.lite_exclusive:
+        """Add what was neither removed nor added while its number was asked for."""
+        new = {name: place for name, place in places.items() if name in consumer.coming}
+        if exclusive:
             new = {
                 name: place
                 for name, place in new.items()
