@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +12,9 @@ from google.protobuf.message import Message
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.metadata.metadata import TopicRow
+from strata_broker.remoting.addresses import broker_names
+from strata_broker.remoting.admin.listing import ResourceListing
+from strata_broker.remoting.admin.places import AdminPlaces
 from strata_broker.remoting.admin.refusals import AdminRefusals
 from strata_broker.remoting.admin.resets import AdminResets
 from strata_broker.remoting.answers import RemotingRefusal
@@ -88,3 +92,52 @@ async def test_a_user_is_made_elsewhere() -> None:
     refuse = AdminRefusals().handlers()[AdminCode.AUTH_CREATE_USER]
     with pytest.raises(RemotingRefusal, match="strata user create, which also makes the secret"):
         await refuse(exchange_of(AdminCode.AUTH_CREATE_USER))
+
+
+class PagedFace(ScriptedFace):
+    """Has topics in pages of two, and counts turns of the event loop between the pages."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._names = [f"t{number}" for number in range(count)]
+        self.turns = 0
+
+    async def call(self, rpc: str, request: Message, *_: object, **__: object) -> Message:
+        """See `OperatorFace.call`."""
+        assert isinstance(request, admin_pb2.ListTopicsRequest)
+        asyncio.get_running_loop().call_soon(self._turn)
+        first = int(request.page_token or 0)
+        more = first + 2 < len(self._names)
+        return admin_pb2.ListTopicsResponse(
+            topics=[meta_pb2.Topic(name=name) for name in self._names[first : first + 2]],
+            next_page_token=str(first + 2) if more else "",
+        )
+
+    def _turn(self) -> None:
+        self.turns += 1
+
+
+async def test_a_long_list_lets_others_have_a_turn() -> None:
+    """The event loop runs other work between two pages."""
+    face = PagedFace(6)
+    listing = ResourceListing(cast(Any, face), max_frame_bytes=10_000)
+    exchange = exchange_of(AdminCode.GET_ALL_TOPIC_CONFIG)
+    assert await listing.topics(exchange, lambda row: row.name) == [f"t{n}" for n in range(6)]
+    assert face.turns == 2
+
+
+async def test_an_answer_that_fits_no_frame_is_refused() -> None:
+    """The client would close the connection; the refusal names the limit."""
+    listing = ResourceListing(cast(Any, PagedFace(1_000)), max_frame_bytes=2_048)
+    with pytest.raises(RemotingRefusal, match=r"more than 2048 bytes \(remoting\.max_frame_bytes"):
+        await listing.topics(exchange_of(AdminCode.GET_ALL_TOPIC_CONFIG), lambda row: row.name)
+
+
+def test_the_names_of_a_broker_are_found_once() -> None:
+    """Each name is behind one broker; all topics of a name are there."""
+    addresses = SimpleNamespace(own="b:1", of=lambda name: "b:1" if name[-1] in "02" else "c:1")
+    places = AdminPlaces(cast(Any, None), cast(Any, addresses), "cluster")
+    here = places.names_here()
+    assert [name for name in broker_names() if name in here] == [
+        f"strata-r{number:02d}" for number in (0, 2, 10, 12)
+    ]

@@ -62,7 +62,7 @@ def with_admin(clients: Mapping[int, Handler], parts: AdminParts) -> dict[int, H
     """
     face, places, runtime = parts.face, parts.places, parts.runtime
     most = runtime.config.remoting.max_json_bytes
-    listing = ResourceListing(face)
+    listing = ResourceListing(face, max_frame_bytes=runtime.config.remoting.max_frame_bytes)
     messages = StoredMessages(face, places, store=parts.store, host=parts.host)
     retries = RetryRoutes(
         clients,

@@ -107,12 +107,16 @@ class AdminGroups:
         return with_json(exchange.request, shown_group(found.consumer_group))
 
     async def configs(self, exchange: Exchange) -> RemotingCommand:
-        """Answer with the configurations of all consumer groups."""
-        table = {row.name: shown_group(row) for row in await self._listing.groups(exchange)}
+        """Answer with the configurations of all consumer groups.
+
+        Raises:
+            RemotingRefusal: the answer would be too large, or the call was refused.
+        """
+        table = await self._listing.groups(exchange, lambda row: (row.name, shown_group(row)))
         shown = {
             "dataVersion": DATA_VERSION,
             "forbiddenTable": {},
-            "subscriptionGroupTable": table,
+            "subscriptionGroupTable": dict(table),
         }
         return with_json(exchange.request, shown)
 

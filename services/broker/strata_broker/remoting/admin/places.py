@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from strata_broker.metadata.metadata import MetadataView, TopicRow
-from strata_broker.remoting.addresses import RemotingAddresses, broker_name_of
+from strata_broker.remoting.addresses import RemotingAddresses, broker_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,13 @@ class AdminPlaces:
     addresses: RemotingAddresses
     cluster_name: str
 
-    def is_here(self, topic: str) -> bool:
-        """Whether this broker is the one behind a topic's broker name.
+    def names_here(self) -> Container[str]:
+        """Return the broker names that this broker is behind (see `broker_name_of`).
 
         Tools ask every broker for its topics and add up what they get.
         """
-        return self.addresses.of(broker_name_of(topic)) == self.addresses.own
+        own = self.addresses.own
+        return frozenset(name for name in broker_names() if self.addresses.of(name) == own)
 
     def topic(self, name: str) -> TopicRow | None:
         """Return a topic that remoting clients can see; None: there is none."""

@@ -8,6 +8,7 @@ from typing import Any
 from apache.rocketmq.v2 import admin_pb2 as rocketmq_admin_pb2
 from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
+from strata_broker.remoting.addresses import broker_name_of
 from strata_broker.remoting.admin.bodies import object_keyed, shown_queue, with_object_keys
 from strata_broker.remoting.admin.listing import ResourceListing
 from strata_broker.remoting.admin.operator_face import OperatorFace
@@ -62,7 +63,8 @@ class AdminProgress:
         Raises:
             RemotingRefusal: there are too many groups, or the call was refused.
         """
-        groups = await self._listing.groups(exchange)
+        groups = await self._listing.groups(exchange, lambda row: row.name)
+        here = self._places.names_here()
         if len(groups) > _MOST_GROUPS:
             raise RemotingRefusal(
                 ResponseCode.SYSTEM_ERROR,
@@ -70,16 +72,16 @@ class AdminProgress:
                 "ask for a group alone",
             )
         shown, total, in_flight = [], 0, 0
-        for row in groups:
-            found = await self._face.consumer_group(row.name, exchange.caller())
-            lags = [lag for lag in found.queues if self._places.is_here(lag.topic)]
+        for group in groups:
+            found = await self._face.consumer_group(group, exchange.caller())
+            lags = [lag for lag in found.queues if broker_name_of(lag.topic) in here]
             topics = sorted({lag.topic for lag in lags})
-            times = await self._times(exchange, row.name, topics)
+            times = await self._times(exchange, group, topics)
             stats = [
                 self._stats([lag for lag in lags if lag.topic == topic], times) for topic in topics
             ]
             if stats:
-                shown.append({row.name: stats})
+                shown.append({group: stats})
             total += sum(lag.lag for lag in lags)
             in_flight += sum(lag.in_flight for lag in lags)
         answer = {

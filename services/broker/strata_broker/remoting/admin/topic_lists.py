@@ -41,16 +41,24 @@ class AdminTopicLists:
         """Answer with all topics; each consumer group counts as having its topic of retries.
 
         Tools find consumer groups by the names of these topics.
+
+        Raises:
+            RemotingRefusal: the answer would be too large, or the call was refused.
         """
-        names = {row.name for row in await self._listing.topics(exchange)}
-        names |= {RETRY_PREFIX + row.name for row in await self._listing.groups(exchange)}
+        names = set(await self._listing.topics(exchange, lambda row: row.name))
+        names.update(await self._listing.groups(exchange, lambda row: RETRY_PREFIX + row.name))
+        self._listing.check_bytes(sum(len(name) + len('"",') for name in names))
         return self._listed(exchange, sorted(names))
 
     async def of_cluster(self, exchange: Exchange) -> RemotingCommand:
-        """Answer with the topics of a cluster: all, or none if the cluster is another one."""
+        """Answer with the topics of a cluster: all, or none if the cluster is another one.
+
+        Raises:
+            RemotingRefusal: the answer would be too large, or the call was refused.
+        """
         if exchange.request.text("cluster") != self._places.cluster_name:
             return self._listed(exchange, ())
-        return self._listed(exchange, [row.name for row in await self._listing.topics(exchange)])
+        return self._listed(exchange, await self._listing.topics(exchange, lambda row: row.name))
 
     async def system(self, exchange: Exchange) -> RemotingCommand:
         """Answer with topics that RocketMQ makes for itself: the names of cluster and brokers."""

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from strata.admin.v1 import admin_pb2
+from strata.meta.v1 import meta_pb2
 from strata_broker.metadata.metadata import TopicRow
+from strata_broker.remoting.addresses import broker_name_of
 from strata_broker.remoting.admin.bodies import (
     DATA_VERSION,
     object_keyed,
@@ -143,13 +145,18 @@ class AdminTopics:
         return with_json(exchange.request, shown_topic(found.topic, len(found.queues)))
 
     async def configs(self, exchange: Exchange) -> RemotingCommand:
-        """Answer with the configurations of the topics behind this broker."""
-        rows = await self._listing.topics(exchange)
-        table = {
-            row.name: shown_topic(row, row.queue_count)
-            for row in rows
-            if self._places.is_here(row.name)
-        }
+        """Answer with the configurations of the topics behind this broker.
+
+        Raises:
+            RemotingRefusal: the answer would be too large, or the call was refused.
+        """
+        here = self._places.names_here()
+
+        def shown(row: meta_pb2.Topic) -> tuple[str, dict[str, Any]] | None:
+            is_here = broker_name_of(row.name) in here
+            return (row.name, shown_topic(row, row.queue_count)) if is_here else None
+
+        table = dict(await self._listing.topics(exchange, shown))
         return with_json(exchange.request, {"dataVersion": DATA_VERSION, "topicConfigTable": table})
 
     async def stats(self, exchange: Exchange) -> RemotingCommand:
