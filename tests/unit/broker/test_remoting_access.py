@@ -237,6 +237,15 @@ async def test_a_name_of_any_length_is_not_kept(clients: Clients, app: BrokerApp
     assert len(app.access._wrong) == kept
 
 
+async def test_a_letter_names_no_topic_that_its_sender_may_not_consume(clients: Clients) -> None:
+    """An operator may send the letter there, with more rights than its sender has."""
+    ann = await clients.of("ann")
+    fields = send_fields("%RETRY%readers", RETRY_TOPIC="secrets") | {"j": 9, "l": 1}
+    refused = await ann.ask(RequestCode.SEND_MESSAGE_V2, fields, b"x")
+    assert refused.code == ResponseCode.NO_PERMISSION, refused.remark
+    assert "Topic:secrets" in refused.remark
+
+
 async def test_a_client_id_belongs_to_one_user(clients: Clients) -> None:
     """Nobody takes the place of another user's member of a group."""
     ann, root = await clients.of("ann"), await clients.of("root")

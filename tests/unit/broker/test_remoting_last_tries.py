@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,9 +12,13 @@ from apache.rocketmq.v2 import definition_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
-from strata_broker.remoting.given_up import reconsume_times
-from strata_broker.remoting.property_names import STORED_RECONSUME_TIMES
-from strata_remoting import RemotingCommand, RequestCode, ResponseCode
+from strata_broker.remoting.given_up import letter_of, reconsume_times
+from strata_broker.remoting.incoming import new_message
+from strata_broker.remoting.property_names import PREFIX, STORED_RECONSUME_TIMES
+from strata_broker.remoting.send_backs import _copy_of as copy_of
+from strata_broker.remoting.send_headers import SendHeader
+from strata_mq.requests import TopicType
+from strata_remoting import RemotingCommand, RequestCode, ResponseCode, encode_properties
 from strata_testing.broker import broker_config
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.remoting_client import RemotingClient, send_fields
@@ -66,3 +72,35 @@ def test_a_number_of_tries_may_be_any_text(text: str, times: int) -> None:
     message = definition_pb2.Message()
     message.user_properties[STORED_RECONSUME_TIMES] = text
     assert reconsume_times(message) == times
+
+
+@pytest.mark.parametrize(("topic", "origin"), [("orders", "orders"), (RETRIES, "secrets")])
+def test_only_a_retry_names_the_topic_that_it_is_from(topic: str, origin: str) -> None:
+    """A producer may write the property, too; a letter would be sent to that topic later."""
+    message = definition_pb2.Message()
+    message.topic.name = topic
+    message.user_properties[f"{PREFIX}RETRY_TOPIC"] = "secrets"
+    assert letter_of(message, GROUP).topic.name == origin
+
+
+def test_a_copy_for_a_retry_names_the_topic_of_its_original() -> None:
+    """Only a copy that comes back again keeps the name that the broker gave it."""
+    message = definition_pb2.Message()
+    message.user_properties[f"{PREFIX}RETRY_TOPIC"] = "secrets"
+    row = topic_row_of("orders")
+    name = f"{PREFIX}RETRY_TOPIC"
+    assert copy_of(message, row, is_again=False).user_properties[name] == "orders"
+    assert copy_of(message, row, is_again=True).user_properties[name] == "secrets"
+
+
+def test_a_client_writes_no_property_of_the_broker() -> None:
+    """Its own properties are kept; names with the broker's prefix are dropped."""
+    wanted = encode_properties({f"{PREFIX}letter": "x", f"{PREFIX}UNIQ_KEY": "x", "color": "red"})
+    header = SendHeader("p", "orders", 0, 0, 0, 0, "", 0, None, False)
+    made = new_message(header, b"", wanted, topic_row_of("orders"), 0)
+    assert dict(made.user_properties) == {"color": "red"}
+
+
+def topic_row_of(name: str) -> Any:
+    """What is used here of a topic."""
+    return SimpleNamespace(name=name, namespace="", topic_type=TopicType.NORMAL)

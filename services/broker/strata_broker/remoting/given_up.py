@@ -19,7 +19,7 @@ from strata_broker.remoting.exchange import Exchange
 from strata_broker.remoting.place_reads import PlaceReads
 from strata_broker.sends.letter_sends import LetterSends
 from strata_mq.access import Action
-from strata_mq.requests import dead_letter_topic
+from strata_mq.requests import RETRY_PREFIX, dead_letter_topic
 from strata_remoting import OffsetPlace, ResponseCode
 from strata_runtime.metrics import Metrics
 
@@ -61,11 +61,13 @@ class GivenUpMessages:
             mark: the same for every repeat, and for no other message.
 
         Raises:
-            RequestError: the consumer group does not exist, or the client may not use it; storage
-                refused.
+            RequestError: the consumer group does not exist, or the client may not use it or consume
+                the topic that the letter names; storage refused.
             RemotingRefusal: the consumer group has no dead-letter topic.
         """
         exchange.require_group(group, Action.SUB)
+        # An operator may send the letter back there.
+        exchange.require_topic(letter.topic.name, Action.SUB)
         topic = self._topic_of(group)
         letter.user_properties[names.STORED_LETTER] = mark
         place = await self._stored(exchange, letter, topic)
@@ -108,8 +110,11 @@ def reconsume_times(message: definition_pb2.Message) -> int:
     return min(int(times), _MOST_TIMES) if is_number else 0
 
 
-def letter_of(message: definition_pb2.Message) -> definition_pb2.Message:
-    """Return the dead letter of a message, or of its copy in a topic of retries."""
+def letter_of(message: definition_pb2.Message, group: str) -> definition_pb2.Message:
+    """Return the dead letter of a message, or of its copy in the topic of a group's retries.
+
+    Only such a copy may name the topic that it is from: a producer writes any property.
+    """
     letter = definition_pb2.Message()
     letter.CopyFrom(message)
     system, user = letter.system_properties, letter.user_properties
@@ -119,7 +124,9 @@ def letter_of(message: definition_pb2.Message) -> definition_pb2.Message:
     times = user.pop(names.STORED_RECONSUME_TIMES, "")
     if times:
         user[names.stored_name(names.RECONSUME_TIME)] = times
-    letter.topic.name = user.get(names.stored_name(names.RETRY_TOPIC), "") or letter.topic.name
+    if letter.topic.name == RETRY_PREFIX + group:
+        origin = user.get(names.stored_name(names.RETRY_TOPIC), "")
+        letter.topic.name = origin or letter.topic.name
     system.message_id = user.get(names.stored_name(names.UNIQUE_KEY), "") or system.message_id
     group = user.pop(names.SHARDING_KEY, "")
     if group and not system.message_group:

@@ -157,7 +157,8 @@ def _put_user_properties(
 ) -> None:
     kept = message.user_properties
     for name, value in properties.items():
-        if name not in names.NOT_STORED:
+        # Names with the prefix are the broker's own.
+        if name not in names.NOT_STORED and not name.startswith(names.PREFIX):
             kept[names.stored_name(name)] = value
     if header.flag:
         kept[names.STORED_FLAG] = str(header.flag)

@@ -61,7 +61,7 @@ class LastTries:
         """
         group = header.topic.removeprefix(RETRY_PREFIX)
         check_letter(self._limits, message)
-        letter = letter_of(message)
+        letter = letter_of(message, group)
         digest = md5(letter.body, usedforsecurity=False).hexdigest()
         # A repeat has the same id, but one try more if its client missed the answer.
         known_as = letter.topic.name, letter.system_properties.message_id, digest

@@ -90,9 +90,9 @@ class SendBacks:
         level = request.number("delayLevel")
         if level < 0 or times >= request.number("maxReconsumeTimes", most_times(self._view, group)):
             mark = _id_of(group, place, "letter")
-            await self._given_up.store(exchange, group, letter_of(original), mark)
+            await self._given_up.store(exchange, group, letter_of(original, group), mark)
             return succeeded(request)
-        copy = _copy_of(original, topic)
+        copy = _copy_of(original, topic, is_again=topic.name == retries.name)
         copy.user_properties[names.STORED_RECONSUME_TIMES] = str(times + 1)
         copy.system_properties.message_id = _id_of(group, place, str(times + 1))
         copy.topic.name = retries.name
@@ -110,12 +110,20 @@ def most_times(view: MetadataView, group: str) -> int:
     return group_policy(view.consumer_group("", group)).max_attempts - 1
 
 
-def _copy_of(original: definition_pb2.Message, topic: TopicRow) -> definition_pb2.Message:
-    """Return the copy of a message: with the tag and keys that its consumer knows it by."""
+def _copy_of(
+    original: definition_pb2.Message, topic: TopicRow, *, is_again: bool
+) -> definition_pb2.Message:
+    """Return the copy of a message: with the tag and keys that its consumer knows it by.
+
+    Only a copy that is sent back again names the topic that it is from: a producer may write that
+    property, too.
+    """
     known = original.system_properties
     copy = definition_pb2.Message(body=original.body)
     system, properties = copy.system_properties, copy.user_properties
     properties.update(original.user_properties)
+    if not is_again:
+        properties.pop(names.stored_name(names.RETRY_TOPIC), None)
     _keep(properties, names.RETRY_TOPIC, topic.name)
     _keep(properties, names.UNIQUE_KEY, known.message_id)
     _keep(properties, names.ORIGIN_MESSAGE_ID, known.message_id)
