@@ -40,6 +40,8 @@ class QueueLocks:
         self._lock_s = lock_ms / 1000
         self._max_locks = max_locks
         self._locks: dict[QueueKey, _Lock] = {}
+        # The keys of `_locks` by consumer group; a dict keeps their order.
+        self._of_group: dict[str, dict[QueueKey, None]] = {}
         metrics.gauge("strata_broker_remoting_locks", lambda: len(self._locks))
 
     def try_lock(self, key: QueueKey, client_id: str) -> bool:
@@ -51,22 +53,36 @@ class QueueLocks:
         if held is None and len(self._locks) >= self._max_locks and not self._make_room(now_s):
             return False
         self._locks[key] = _Lock(client_id, now_s + self._lock_s)
+        self._of_group.setdefault(key.group, {})[key] = None
         return True
 
     def unlock(self, key: QueueKey, client_id: str) -> None:
         """Give a client's lock back; the lock of another client stays."""
         held = self._locks.get(key)
         if held is not None and held.client_id == client_id:
-            del self._locks[key]
+            self._forget(key)
 
     def has_any(self, group: str) -> bool:
-        """Whether a consumer group has a lock. Slow: it looks at all locks."""
-        now_s = self._clock.monotonic_s()
-        return any(key.group == group and lock.ends_s > now_s for key, lock in self._locks.items())
+        """Whether a consumer group has a lock; each lock that is over is looked at once."""
+        now_s, over = self._clock.monotonic_s(), list[QueueKey]()
+        for key in self._of_group.get(group, ()):
+            if self._locks[key].ends_s > now_s:
+                break
+            over.append(key)
+        for key in over:
+            self._forget(key)
+        return group in self._of_group
+
+    def _forget(self, key: QueueKey) -> None:
+        del self._locks[key]
+        of_group = self._of_group[key.group]
+        del of_group[key]
+        if not of_group:
+            del self._of_group[key.group]
 
     def _make_room(self, now_s: float) -> bool:
         """Forget locks that are over; return whether there were any."""
         over = [key for key, lock in self._locks.items() if lock.ends_s <= now_s]
         for key in over:
-            del self._locks[key]
+            self._forget(key)
         return bool(over)

@@ -1,0 +1,64 @@
+"""Locks of queues: whether a consumer group has any, at a cost that other groups do not raise."""
+
+from __future__ import annotations
+
+from strata_broker.remoting.queue_locks import QueueKey, QueueLocks
+from strata_runtime.metrics import Metrics
+from strata_testing import ManualClock
+
+
+class CountedName(str):
+    """A group's name that counts how often it is compared."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedName.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_a_group_has_locks_until_all_are_given_back_or_over() -> None:
+    """Each lock has its own end, and a renewed lock a later one."""
+    clock = ManualClock()
+    locks = QueueLocks(clock, lock_ms=10_000, max_locks=3, metrics=Metrics.disabled())
+    keys = [QueueKey("g", "orders", number) for number in range(3)]
+    assert not locks.has_any("g")
+    assert all(locks.try_lock(key, "me") for key in keys[:2])
+    locks.unlock(keys[0], "me")
+    assert locks.has_any("g")
+    assert not locks.has_any("other")
+    clock.advance(6)
+    assert locks.try_lock(keys[2], "me")
+    clock.advance(6)
+    assert locks.has_any("g")
+    assert locks.try_lock(keys[1], "another"), "its end has come"
+    locks.unlock(keys[1], "another")
+    locks.unlock(keys[2], "another")
+    assert locks.has_any("g"), "another client's lock stays"
+    locks.unlock(keys[2], "me")
+    assert not locks.has_any("g")
+    assert all(locks.try_lock(key, "me") for key in keys)
+    clock.advance(11)
+    assert locks.try_lock(QueueKey("other", "orders", 0), "me"), "locks that are over make room"
+    assert not locks.has_any("g")
+    assert locks.has_any("other")
+
+
+def test_a_look_for_a_lock_does_not_look_at_all() -> None:
+    """A send to a topic of retries asks, so that it must not cost more with more locks."""
+    clock = ManualClock()
+    locks = QueueLocks(clock, lock_ms=10_000, max_locks=5_000, metrics=Metrics.disabled())
+    for number in range(1_000):
+        for name in ("g", "other"):
+            assert locks.try_lock(QueueKey(CountedName(name), "orders", number), "me")
+    CountedName.compared = 0
+    assert locks.has_any("g")
+    assert not locks.has_any("third")
+    assert CountedName.compared < 10
+    clock.advance(11)
+    assert not locks.has_any("g")
+    CountedName.compared = 0
+    assert not locks.has_any("g")
+    assert CountedName.compared < 10
