@@ -12,8 +12,10 @@ import pytest
 from strata.storage.v1 import lite_pb2
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.slots import FIRST_LITE_QUEUE, fifo_queue, lite_home
+from strata_state.ports import RowBatch
 from strata_storage.base.disk_guard import DiskMark
 from strata_storage.base.errors import Refused
+from strata_storage.lite.group import LiteGroup
 from strata_storage.lite.leader import LiteLeader
 from strata_storage.lite.plugin import LiteStoragePlugin
 from strata_storage.lite.servicer import LiteServicer
@@ -22,6 +24,7 @@ from strata_testing.storage_node import (
     GROUP,
     TOPIC,
     NodeUnderTest,
+    lease_of,
     node_under_test,
     small_config,
 )
@@ -175,6 +178,65 @@ async def test_quiet_lite_topics_end_and_begin_anew(tmp_path: Path) -> None:
         assert await number(node, "quiet") == [anew]
 
 
+async def test_the_end_leaves_no_leases_and_deletes_few_ranges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many consumer groups there are: a range is deleted for each lite topic only.
+
+    A change of leases that is under way keeps the lite topic.
+    """
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    ranges: list[tuple[bytes, bytes]] = []
+    apply = LiteGroup.apply
+
+    def counted(group: LiteGroup, batch: RowBatch, raft_index: int, payload: bytes) -> int:
+        return apply(group, _Counted(batch, ranges), raft_index, payload)
+
+    monkeypatch.setattr(LiteGroup, "apply", counted)
+    async with node_under_test(tmp_path) as node:
+        numbers = await number(node, *NAMES)
+        for queue in numbers:
+            await node.append([b"1", b"2", b"3"], queue=queue)
+
+        async def consume(queue: int, consumer_group_id: int) -> None:
+            popped = await node.pop(
+                queue=queue, consumer_group_id=consumer_group_id, invisible_ms=2 * LIFE_MS
+            )
+            leases = [lease_of(one, consumer_group_id) for one in popped.messages]
+            if dice.random() < 0.9:
+                await asyncio.gather(*(node.ack(one) for one in leases))
+            elif popped.messages:
+                await node.ack(leases[-1])
+
+        node.clock.advance(LIFE_MS + 1_000)
+        for queue in numbers[:10]:
+            await consume(queue, dice.randrange(5, 9))
+        late = [consume(dice.choice(numbers), dice.randrange(5, 9)) for _ in range(20)]
+        ending = asyncio.ensure_future(expire(node))
+        await asyncio.gather(ending, *late)
+        ended = ending.result() + await expire(node)
+        rows = node.app.node.engine(GROUP).machine.rows
+        alive = {one.number for one in (await listed(node)).values()}
+        assert ended == len(numbers) - len(alive) > 0
+        assert {key[2] for key, _ in rows.leases.all()} <= alive
+        assert len(ranges) == ended
+
+
+class _Counted:
+    """A batch that notes which ranges are deleted."""
+
+    def __init__(self, batch: RowBatch, ranges: list[tuple[bytes, bytes]]) -> None:
+        self.put, self.delete = batch.put, batch.delete
+        self._batch = batch
+        self._ranges = ranges
+
+    def delete_range(self, begin: bytes, end: bytes) -> None:
+        self._ranges.append((begin, end))
+        self._batch.delete_range(begin, end)
+
+
 async def test_a_broker_that_waits_is_told_of_the_end(tmp_path: Path) -> None:
     """Its interest keeps nothing; it looks, is refused, and gets a new number for the name."""
     async with node_under_test(tmp_path) as node, told_by(node) as told:
@@ -193,7 +255,7 @@ async def test_a_broker_that_waits_is_told_of_the_end(tmp_path: Path) -> None:
 
 
 async def test_a_queue_that_moves_gets_no_lite_topics(tmp_path: Path) -> None:
-    """Whichever comes first: names whose queue is sealed are refused, or the queue stays."""
+    """Names whose queue is sealed are refused; a queue that gets its first names stays."""
     name = "first"
     home = fifo_queue(name, TOPIC.queue_count)
     async with node_under_test(tmp_path) as node:
