@@ -83,7 +83,8 @@ class ClusterView(PlacementView["_Tables"]):
         """Return topic id, as text -> NAMESPACE%NAME of all topics; it may read them all."""
         if self._stored is not None:
             return {str(topic_id): name for topic_id, name in self._stored.names()}
-        names = self._tables.topic_ids.items()
+        # A copy: a thread may ask.
+        names = list(self._tables.topic_ids.items())
         return {str(topic_id): f"{namespace}%{name}" for (namespace, name), topic_id in names}
 
     async def changed_since(self, version: int) -> int:

@@ -43,7 +43,7 @@ from strata_storage.group.engine import GroupEngine
 from strata_storage.rows.machine import GroupMachine
 
 # Keys of rows looked at before other tasks get their turn.
-_KEYS_PER_TURN = 2_000
+_KEYS_PER_TURN = 200
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ never changed; a running node never reads them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 
@@ -109,20 +109,20 @@ class Publisher:
         state = machine.state
         name = ManifestName(engine.raft_group, state.term, state.raft_index)
         archive_key = checkpoint_key(home, name)
-        description = Description(
+        described = partial(
+            Description,
             home,
             engine.raft_group,
             state.raft_index,
             state.term,
             state.group_time_ms,
             self._work.clock.wall_ms(),
-            self._topics.names(),
         )
         # As they are now; a thread reads them, for there may be many.
         rows = machine.rows.checkpoint()
         waiting = machine.rows.pending.keys(machine.pending_bound)
         parts, manifest = await self._run_read(
-            partial(self._prepare, description, name, rows, waiting)
+            partial(self._prepare, described, name, rows, waiting)
         )
         if engine.whole_rows() != generation:
             # The log that the entries were read from was truncated meanwhile.
@@ -138,12 +138,14 @@ class Publisher:
 
     def _prepare(
         self,
-        description: Description,
+        described: Callable[[dict[str, str]], Description],
         name: ManifestName,
         rows: Iterator[Row],
         waiting: Iterator[PendingKey],
     ) -> tuple[list[bytes], bytes]:
         """Return the archive, in parts, and the manifest that goes with it. Blocks."""
+        # A million names are read for more than a second.
+        description = described(self._topics.names())
         tiered = MemoryStore()
         batch = tiered.new_batch()
 
