@@ -17,6 +17,7 @@ from strata_storage.base.disk_guard import DiskMark
 from strata_storage.base.errors import Refused
 from strata_storage.lite.group import LiteGroup
 from strata_storage.lite.leader import LiteLeader
+from strata_storage.lite.options import LiteOptions
 from strata_storage.lite.plugin import LiteStoragePlugin
 from strata_storage.lite.servicer import LiteServicer
 from strata_testing.storage_node import (
@@ -235,6 +236,18 @@ class _Counted:
     def delete_range(self, begin: bytes, end: bytes) -> None:
         self._ranges.append((begin, end))
         self._batch.delete_range(begin, end)
+
+
+async def test_a_bounded_number_ends_at_once(tmp_path: Path) -> None:
+    """The rest ends at the next looks, which go on behind those that were looked at."""
+    async with node_under_test(tmp_path) as node:
+        most = LiteOptions(1).max_ended
+        names = [f"n{number}" for number in range(2 * most + 50)]
+        for at in range(0, len(names), most):
+            await number(node, *names[at : at + most])
+        node.clock.advance(LIFE_MS + 1_000)
+        assert [await expire(node) for _ in range(4)] == [most, most, 50, 0]
+        assert await listed(node) == {}
 
 
 async def test_a_broker_that_waits_is_told_of_the_end(tmp_path: Path) -> None:

@@ -228,6 +228,7 @@ class LiteLeader:
         now_ms = self._leader.proposer.now_ms()
         quiet: defaultdict[int, list[tuple[int, bytes]]] = defaultdict(list)
         groups: dict[int, list[int]] = {}
+        left = self._options.max_ended
         rows = self._rows.names.after(*self._looked_at)
         for topic_id, number, name in islice(rows, self._options.expiry_batch):
             self._looked_at = (topic_id, number)
@@ -243,6 +244,9 @@ class LiteLeader:
                 groups[topic_id] = list(self._machine.rows.heads.consumer_groups(topic_id))
             if not self._is_in_use(topic_id, number, name, row, groups[topic_id]):
                 quiet[topic_id].append((number, name))
+                left -= 1
+                if not left:
+                    break
         if next(self._rows.names.after(*self._looked_at), None) is None:
             self._looked_at = (0, 0)
         return quiet

@@ -16,13 +16,15 @@ class LiteOptions:
         max_lite_topics: of one raft group.
         max_names: of one request, and of one page of a list.
         expiry_interval_ms: how often the leader looks for lite topics without traffic.
-        expiry_batch: lite topics that it looks at each time, and ends at most.
+        expiry_batch: lite topics that it looks at each time.
+        max_ended: lite topics that it ends each time at most; each deletes a range of rows.
     """
 
     max_lite_topics: int
     max_names: int = 1_000
     expiry_interval_ms: int = 1_000
     expiry_batch: int = 1_000
+    max_ended: int = 100
 
     @classmethod
     def of(cls, config: StorageConfig) -> LiteOptions:
