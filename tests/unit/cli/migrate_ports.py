@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from apache.rocketmq.v2 import definition_pb2
-from strata_cli.migrate.plan import PlannedGroup
+from strata_cli.migrate.copier import Copier, CopyOptions
+from strata_cli.migrate.migration import Migration
+from strata_cli.migrate.pace import CopyPace
+from strata_cli.migrate.plan import Choices, PlannedGroup
+from strata_cli.migrate.positions import SetCursors
 from strata_cli.migrate.source import PulledBatch, Retained
 from strata_cli.migrate.source_rows import (
     BrokerDescription,
@@ -15,9 +21,11 @@ from strata_cli.migrate.source_rows import (
     SourceQueue,
     SourceTopic,
 )
+from strata_cli.migrate.state import MigrationState
 from strata_cli.migrate.target import Scanned, TargetBusyError, TargetTopic
 from strata_mq.slots import fifo_queue
 from strata_remoting import PulledMessage, Store, encode_properties
+from strata_testing.clock import ManualClock
 
 BORN_MS = 1_700_000_000_000
 
@@ -277,3 +285,33 @@ class MemoryTarget:
     def bodies(self, topic: str) -> list[list[bytes]]:
         """Return the bodies of a topic by queue."""
         return [[one.body for one in queue] for queue in self.topics[topic].queues]
+
+
+def no_pause(seconds: float) -> Awaitable[None]:
+    """Repeat at once."""
+    return asyncio.sleep(0)
+
+
+def unlimited() -> CopyPace:
+    return CopyPace(0, 0, clock=ManualClock(), sleep=no_pause)
+
+
+async def run(
+    source: MemorySource,
+    target: MemoryTarget,
+    path: Path,
+    *,
+    pace: CopyPace | None = None,
+    skips_refused: bool = False,
+    choices: Choices = Choices(),  # noqa: B008 - a value
+) -> SetCursors:
+    """Run a migration once with a state file."""
+    state = MigrationState(path)
+    try:
+        options = CopyOptions(workers=2, skips_refused=skips_refused)
+        copier = Copier(
+            source, target, state, pace=pace or unlimited(), options=options, sleep=no_pause
+        )
+        return await Migration(source, target, choices).run(state, copier)
+    finally:
+        state.close()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,45 +14,18 @@ from strata_cli.migrate.messages import FROM_PROPERTY
 from strata_cli.migrate.migration import Migration
 from strata_cli.migrate.pace import CopyPace
 from strata_cli.migrate.plan import Choices
-from strata_cli.migrate.positions import SetCursors
-from strata_cli.migrate.source import PulledBatch
 from strata_cli.migrate.source_rows import SourceGroup, SourceQueue
-from strata_cli.migrate.state import BatchProgress, MigrationState
+from strata_cli.migrate.state import MigrationState
 from strata_cli.migrate.verifying import verify
 from strata_testing.clock import ManualClock
-from tests.unit.cli.migrate_ports import Faults, KilledError, MemorySource, MemoryTarget
-
-_INNER_BATCH = 0x80
-
-
-def no_pause(seconds: float) -> Awaitable[None]:
-    """Repeat at once."""
-    return asyncio.sleep(0)
-
-
-def unlimited() -> CopyPace:
-    return CopyPace(0, 0, clock=ManualClock(), sleep=no_pause)
-
-
-async def run(
-    source: MemorySource,
-    target: MemoryTarget,
-    path: Path,
-    *,
-    pace: CopyPace | None = None,
-    skips_refused: bool = False,
-    choices: Choices = Choices(),  # noqa: B008 - a value
-) -> SetCursors:
-    """Run a migration once with a state file."""
-    state = MigrationState(path)
-    try:
-        options = CopyOptions(workers=2, skips_refused=skips_refused)
-        copier = Copier(
-            source, target, state, pace=pace or unlimited(), options=options, sleep=no_pause
-        )
-        return await Migration(source, target, choices).run(state, copier)
-    finally:
-        state.close()
+from tests.unit.cli.migrate_ports import (
+    Faults,
+    KilledError,
+    MemorySource,
+    MemoryTarget,
+    run,
+    unlimited,
+)
 
 
 async def problems(target: MemoryTarget, path: Path) -> list[str]:
@@ -362,123 +333,12 @@ async def test_a_refused_message_ends_the_run_or_is_noted(tmp_path: Path) -> Non
     assert await problems(target, path) == []
 
 
-async def test_messages_that_the_source_deleted_are_counted(tmp_path: Path) -> None:
-    """The copy goes on with the messages that are left; the others count as expired."""
-    source, target, path = MemorySource(), MemoryTarget(), tmp_path / "s.db"
-    source.add_topic("a", "t", 1, "NORMAL")
-    queue = SourceQueue("t", "a", 0)
-    source.add(queue, 2)
-    await run(source, target, path)
-    source.add(queue, 6)
-    del source.messages[queue][:5]
-    await run(source, target, path)
-    assert target.bodies("t")[0][2:] == [b"t/a/0/5", b"t/a/0/6", b"t/a/0/7"]
-    state = MigrationState(path)
-    assert [(each.copied, each.expired) for each in state.queues()] == [(5, 3)]
-    state.close()
-
-
-async def test_a_source_that_gives_nothing_is_asked_again(tmp_path: Path) -> None:
-    """Nothing is passed over: the run waits, or ends with the place, and a repeat goes on."""
-    source, target, path = MemorySource(), MemoryTarget(), tmp_path / "s.db"
-    source.add_topic("a", "t", 1, "NORMAL")
-    queue = SourceQueue("t", "a", 0)
-    source.add(queue, 5)
-    source.silent = 4
-    await run(source, target, path)
-    assert len(target.bodies("t")[0]) == 5
-    source.add(queue, 5)
-    source.silent = 1_000
-    with pytest.raises(CliError, match="up to offset 10, and its broker gives none at 5"):
-        await run(source, target, path)
-    source.silent = 0
-    await run(source, target, path)
-    assert target.bodies("t")[0] == [b"t/a/0/%d" % offset for offset in range(10)]
-
-
-async def test_a_source_that_skips_is_not_followed(tmp_path: Path) -> None:
-    """RocketMQ answers a failed look-up with an offset in its next file, far behind the end."""
-    source, target, path = MemorySource(), MemoryTarget(), tmp_path / "s.db"
-    source.add_topic("a", "t", 1, "NORMAL")
-    queue = SourceQueue("t", "a", 0)
-    source.add(queue, 5)
-    pull, skips = source.pull, [3]
-
-    async def skipping(queue: SourceQueue, offset: int, count: int) -> PulledBatch:
-        if offset in skips:
-            skips.remove(offset)
-            return PulledBatch([], 300_000, await source.window(queue))
-        return await pull(queue, offset, count)
-
-    source.pull = skipping  # type: ignore[method-assign]
-    await run(source, target, path)
-    source.add(queue, 2)
-    await run(source, target, path)
-    assert skips == []
-    assert target.bodies("t")[0] == [b"t/a/0/%d" % offset for offset in range(7)]
-
-
-async def test_messages_that_are_missing_within_a_pull_are_counted(tmp_path: Path) -> None:
-    """Nobody may take the copy for whole."""
-    source, target, path = MemorySource(), MemoryTarget(), tmp_path / "s.db"
-    source.add_topic("a", "t", 1, "NORMAL")
-    queue = SourceQueue("t", "a", 0)
-    source.add(queue, 6)
-    del source.messages[queue][2:4]
-    await run(source, target, path)
-    state = MigrationState(path)
-    assert [(each.copied, each.expired) for each in state.queues()] == [(4, 2)]
-    state.close()
-
-
-async def test_many_refusals_are_noted_batch_by_batch(tmp_path: Path) -> None:
-    """A queue full of messages that cannot be copied is not held in memory."""
-    source, target, path = MemorySource(), MemoryTarget(), tmp_path / "s.db"
-    source.add_topic("a", "t", 1, "NORMAL")
-    queue = SourceQueue("t", "a", 0)
-    source.add(queue, 3 * MAX_BATCH_MESSAGES)
-    held = source.messages[queue]
-    held[:] = [replace(one, system_flag=_INNER_BATCH) for one in held]
-    source.most_pulled = 100
-    noted: list[int] = []
-    advance = MigrationState.advance
-
-    def noting(state: MigrationState, queue: SourceQueue, done: BatchProgress) -> None:
-        noted.append(len(done.refusals))
-        advance(state, queue, done)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(MigrationState, "advance", noting)
-        await run(source, target, path, skips_refused=True)
-    assert noted == [MAX_BATCH_MESSAGES] * 3
-
-
 async def test_more_queues_than_planned_take_no_message_groups(tmp_path: Path) -> None:
     """They would be in queues that nobody reads back."""
     source, target = furnished(), MemoryTarget()
     await target.make_topic("ordered", "FIFO", 7)
     with pytest.raises(CliError, match="7 queues at the target, and needs 4"):
         await run(source, target, tmp_path / "s.db")
-
-
-async def test_a_queue_that_became_shorter_ends_the_round(tmp_path: Path) -> None:
-    """A broker may lose what it had not flushed, between the begin of a round and a pull."""
-    source, target, path = MemorySource(), MemoryTarget(), tmp_path / "s.db"
-    source.add_topic("a", "t", 1, "NORMAL")
-    queue = SourceQueue("t", "a", 0)
-    source.add(queue, 9)
-    pull = source.pull
-
-    async def losing(queue: SourceQueue, offset: int, count: int) -> PulledBatch:
-        del source.messages[queue][4:]
-        return await pull(queue, offset, count)
-
-    source.pull = losing  # type: ignore[method-assign]
-    await run(source, target, path)
-    source.pull = pull  # type: ignore[method-assign]
-    source.add(queue, 2)
-    await run(source, target, path)
-    assert target.bodies("t")[0] == [b"t/a/0/%d" % offset for offset in range(6)]
 
 
 async def test_verify_finds_a_lost_and_a_changed_message(tmp_path: Path) -> None:

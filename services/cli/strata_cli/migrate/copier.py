@@ -215,7 +215,7 @@ class Copier:
             for message in pulled.messages:
                 if batch.is_full:
                     break
-                # What the source skips within a pull, it has deleted.
+                # The source has deleted messages that it skips within a pull.
                 batch.expired += message.queue_offset - batch.next_offset
                 self._take(topic, one, batch, message)
                 one.oldest_ms = message.stored_ms

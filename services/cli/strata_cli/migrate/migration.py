@@ -136,7 +136,7 @@ class Migration:
                 # A server that restarts is no reason to stop following.
                 failures += 1
                 if copier.stopping:
-                    # What is noted is at the target; the next run does the rest.
+                    # All that is noted is at the target; the next run does the rest.
                     return last
                 if failures == _MOST_FAILED_ROUNDS:
                     raise

@@ -26,7 +26,6 @@ _TRANSIENT_CODES = frozenset(
     (
         definition_pb2.TOO_MANY_REQUESTS,
         definition_pb2.REQUEST_TIMEOUT,
-        definition_pb2.INTERNAL_ERROR,
         definition_pb2.INTERNAL_SERVER_ERROR,
         definition_pb2.PROXY_TIMEOUT,
         definition_pb2.HA_NOT_AVAILABLE,
