@@ -102,5 +102,5 @@ def test_a_client_writes_no_property_of_the_broker() -> None:
 
 
 def topic_row_of(name: str) -> Any:
-    """What is used here of a topic."""
+    """Return the parts of a topic that are used here."""
     return SimpleNamespace(name=name, namespace="", topic_type=TopicType.NORMAL)

@@ -30,7 +30,7 @@ from strata_remoting import (
 from strata_runtime.metrics import Metrics
 
 _MOST_TOPICS = 64
-# Of a group's name, as in RocketMQ (`Validators.CHARACTER_MAX_LENGTH`).
+# A name of a group may be as long as in RocketMQ (`Validators.CHARACTER_MAX_LENGTH`).
 _MOST_CHARACTERS = 255
 _NO_PLACE = OffsetPlace(-1, -1, -1)
 
