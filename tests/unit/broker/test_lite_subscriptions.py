@@ -139,7 +139,7 @@ async def test_a_client_that_said_goodbye_is_not_subscribed_again(
 async def test_requests_at_the_same_time_do_not_pass_the_quota(
     subscriptions: Subscriptions,
 ) -> None:
-    """What is asked for counts already."""
+    """Names whose numbers are asked for count already."""
     adds = await subscriptions.begin(PARTIAL_ADD, "ab")
     again = await subscriptions.begin(PARTIAL_ADD, "bc")
     with pytest.raises(RequestError) as refused:
