@@ -84,9 +84,9 @@ def running(folder: Path, calls: Mapping[str, list[str]]) -> Iterator[dict[str, 
 
 
 def wait_ready(host: str, output: Path) -> None:
-    """Wait for a process's ready line."""
+    """Wait for the whole of a process's ready line."""
     until_blocking(
-        lambda: "ready " in output.read_text(),
+        lambda: re.search(r"^ready .*\n", output.read_text(), re.MULTILINE) is not None,
         START_LIMIT_S,
         tell=lambda: f"{host}: {output.read_text()}",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping
 
 from strata_runtime.health import ProcessHealth
@@ -38,12 +39,18 @@ class ReadyLine:
         if self._health is not None:
             self._health.running()
         fields = {**self._fields(), "pid": os.getpid()}
-        if self._as_json:
-            print(json.dumps(fields, default=str), flush=True)
-            return
-        print("ready", *(f"{key}={value}" for key, value in fields.items()), flush=True)
+        line = json.dumps(fields, default=str) if self._as_json else _text_of(fields)
+        # One write, so that who reads along never sees a part of the line: where output is not
+        # buffered, `print` writes each of its arguments for itself.
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
 
     async def stop(self, grace_s: float) -> None:
         """Tell probes that the process stops; it is the first to be stopped."""
         if self._health is not None:
             self._health.stopping()
+
+
+def _text_of(fields: Mapping[str, object]) -> str:
+    """Return `ready KEY=VALUE ...`."""
+    return " ".join(["ready", *(f"{key}={value}" for key, value in fields.items())])
