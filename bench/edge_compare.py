@@ -26,7 +26,8 @@ sys.path.insert(0, str(ROOT))
 
 from bench.measure import BASELINE, LOAD, LOAD_GRACE_S, run_json, sampling, with_server  # noqa: E402
 from bench.run import machine  # noqa: E402
-from tests.e2e.standalone import HOST, Standalone, free_port  # noqa: E402
+from tests.e2e.standalone import HOST, Standalone  # noqa: E402
+from tests.parts.ports import free_port  # noqa: E402
 
 EDGES = ("grpcio", "native")
 IN_FLIGHT = (1, 64, 256)

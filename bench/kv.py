@@ -36,7 +36,8 @@ from strata_kv.client import KvClient  # noqa: E402
 from strata_kv.model import Operation  # noqa: E402
 from tests.e2e.cluster import Cluster  # noqa: E402
 from tests.e2e.process import cpu_seconds, resident_bytes  # noqa: E402
-from tests.e2e.standalone import HOST, Standalone, free_port  # noqa: E402
+from tests.e2e.standalone import HOST, Standalone  # noqa: E402
+from tests.parts.ports import free_port  # noqa: E402
 
 ETCD = ROOT / "build" / "bench" / "etcd"
 RESULTS = ROOT / "bench" / "results"

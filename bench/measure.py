@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.process import cpu_seconds, resident_bytes
-from tests.e2e.standalone import HOST, Standalone, free_port
+from tests.e2e.standalone import HOST, Standalone
+from tests.parts.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 LOAD = ROOT / "build" / "bench" / "load"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.peers.errors import PeerError
-from tests.e2e.standalone import HOST, PORTS, free_port
+from tests.parts.ports import HOST, PORTS, free_port
 
 STOP_LIMIT_S = 20.0
 STEP_S = 0.1

@@ -15,7 +15,8 @@ from tests.compat.conftest import require
 from tests.compat.drivers import Driver, Options
 from tests.compat.mqadmin_driver import MqAdmin
 from tests.compat.remoting_driver import RemotingDriver
-from tests.e2e.standalone import HOST, Standalone, free_port
+from tests.e2e.standalone import HOST, Standalone
+from tests.parts.ports import free_port
 
 CLUSTER = ("-c", "DefaultCluster")
 CLIENT = "5.5.0"

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from strata_broker.remoting.addresses import broker_name_of
 from tests.compat.mqadmin_driver import MqAdmin
-from tests.e2e.standalone import HOST, Standalone, free_port
+from tests.e2e.standalone import HOST, Standalone
+from tests.parts.ports import free_port
 
 RECORDED = Path(__file__).parents[1] / "vectors" / "mqadmin" / "rocketmq-5.5.0.json"
 COMMANDS = (

@@ -11,7 +11,8 @@ from tests.compat.collect import take
 from tests.compat.conftest import require
 from tests.compat.drivers import ClientError, Driver, Options
 from tests.compat.remoting_driver import VERSIONS, RemotingDriver
-from tests.e2e.standalone import HOST, Standalone, free_port
+from tests.e2e.standalone import HOST, Standalone
+from tests.parts.ports import free_port
 
 
 class OldNode(Standalone):

@@ -12,7 +12,8 @@ import pytest
 from strata_runtime import tls
 from tests.compat.drivers import ClientError
 from tests.compat.remoting_driver import VERSIONS, RemotingDriver
-from tests.e2e.standalone import HOST, Standalone, free_port
+from tests.e2e.standalone import HOST, Standalone
+from tests.parts.ports import free_port
 
 USER = "shopkeeper"
 

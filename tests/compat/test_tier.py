@@ -23,8 +23,9 @@ from tests.compat.drivers import (
     Received,
     SimpleConsumer,
 )
-from tests.e2e.standalone import Standalone, free_port
+from tests.e2e.standalone import Standalone
 from tests.parts.fixtures import gcs_server, hdfs_cluster, s3_server, url_of
+from tests.parts.ports import free_port
 from tests.parts.stores import Place, Scheme, UrlOf
 
 __all__ = ["gcs_server", "hdfs_cluster", "s3_server", "url_of"]

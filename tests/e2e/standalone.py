@@ -5,9 +5,7 @@ It knows the node only from outside: the `strata` command, one port and one data
 
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,13 +17,12 @@ from typing import Any
 from tests.e2e.client import SHORT_TIMES
 from tests.e2e.leftovers import free_disk
 from tests.parts.commands import strata
+from tests.parts.ports import free_port
 
 STRATA = Path(sys.executable).with_name("strata")
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
-# Below the range from which the kernel takes ports for outgoing connections.
-PORTS = range(20_000, 32_000)
 
 
 class StandaloneError(Exception):
@@ -164,16 +161,3 @@ class Standalone:
 
     def _log_tail(self) -> str:
         return self.log_path.read_text()[-2_000:]
-
-
-def free_port() -> int:
-    """Return a port nothing listens on."""
-    for port in random.sample(PORTS, 100):
-        # Without SO_REUSEADDR, so that it meets ports that `strata local up` holds for its servers.
-        with socket.socket() as probe:
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-            return port
-    raise StandaloneError("no free port")

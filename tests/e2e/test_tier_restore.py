@@ -15,7 +15,8 @@ import pytest
 
 from strata_testing import until_blocking
 from tests.e2e.leftovers import free_disk
-from tests.e2e.standalone import STRATA, free_port
+from tests.e2e.standalone import STRATA
+from tests.parts.ports import free_port
 
 WAIT_S = 240.0
 REPLICAS = 3

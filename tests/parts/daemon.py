@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -23,19 +22,6 @@ def require(part: str, target: str) -> Path:
     if (folder / ".installed").exists():
         return folder
     absent(f"{part} is missing: make {target}")
-
-
-def free_port() -> int:
-    """A port below the range that outgoing connections take theirs from."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
 
 
 class Daemon:

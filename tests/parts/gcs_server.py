@@ -6,7 +6,8 @@ import json
 import urllib.request
 from pathlib import Path
 
-from tests.parts.daemon import Daemon, free_port, require
+from tests.parts.daemon import Daemon, require
+from tests.parts.ports import free_port
 from tests.parts.stores import Place, new_folder
 
 

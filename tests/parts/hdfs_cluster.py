@@ -10,7 +10,8 @@ from pathlib import Path
 from hdfs_native import Client, WriteOptions
 
 from strata_testing import until_blocking
-from tests.parts.daemon import Daemon, free_port, require
+from tests.parts.daemon import Daemon, require
+from tests.parts.ports import free_port
 from tests.parts.stores import Place, new_folder
 
 _SERVER = "org.apache.hadoop.hdfs.server"

@@ -10,7 +10,8 @@ import boto3
 from botocore.config import Config
 
 from strata_tier.store.credentials import S3Credentials
-from tests.parts.daemon import Daemon, free_port, require
+from tests.parts.daemon import Daemon, require
+from tests.parts.ports import free_port
 from tests.parts.stores import Place, new_folder
 
 CREDENTIALS = S3Credentials("tier-tests", "the-secret-of-the-tests")

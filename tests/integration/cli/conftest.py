@@ -54,6 +54,7 @@ class Node:
 
     def inside(self, *arguments: str, stdin: bytes = b"") -> Done:
         """Run a command against this node; see `tests.parts.commands`."""
+        assert self.endpoint, f"it does not serve: {self.process.communicate()}"
         return strata(*arguments, environment={"STRATA_ENDPOINT": self.endpoint}, stdin=stdin)
 
     def json(self, *arguments: str, stdin: bytes = b"") -> dict[str, Any]:

@@ -11,8 +11,8 @@ import pytest
 
 from strata_cli.main import run
 from strata_testing import until_blocking
-from tests.integration.cli.test_membership import free_port
 from tests.integration.cli.test_observability import Collector
+from tests.parts.ports import free_port
 
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Node, StartNode

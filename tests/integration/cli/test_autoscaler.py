@@ -11,8 +11,8 @@ import grpc
 import pytest
 
 from strata.keda.v1 import externalscaler_pb2, externalscaler_pb2_grpc
-from tests.e2e.standalone import free_port
 from tests.integration.cli.conftest import STRATA, Node, StartNode
+from tests.parts.ports import free_port
 
 SENT = 3
 RECEIVE = ("message", "receive", "orders", "--group", "workers")

@@ -16,6 +16,7 @@ from strata_cli.local.plan import free_ports
 from strata_cli.processes.data_folder import FolderRole
 from strata_runtime.authority import issue, make_authority
 from strata_runtime.roles import PeerRole
+from tests.parts.ports import free_port
 
 STRATA = (sys.executable, "-m", "strata_cli.main")
 NAMESERVERS = "--nameservers=127.0.0.1:{free}"
@@ -64,13 +65,6 @@ def taken() -> Iterator[int]:
     """A port that somebody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 # Exit code of a command line that cannot be meant.

@@ -14,7 +14,8 @@ import pytest
 
 from strata_cli.processes.data_folder import DataFolder, FolderRole
 from strata_testing import until_blocking
-from tests.integration.cli.test_failed_starts import STRATA, failure_of, free_port, server
+from tests.integration.cli.test_failed_starts import STRATA, failure_of, server
+from tests.parts.ports import free_port
 
 LIMIT_S = 60.0
 

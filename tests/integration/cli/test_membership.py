@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 import sys
 import time
 import urllib.request
@@ -16,19 +15,13 @@ import grpc
 from apache.rocketmq.v2 import definition_pb2, service_pb2, service_pb2_grpc
 from strata_state.rocksdb_store import RocksdbStore
 from strata_testing import until_blocking
+from tests.parts.ports import free_port
 
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Node, StartNode
 
 DYING = (sys.executable, str(Path(__file__).with_name("dies_while_deleting.py")))
 TOMBSTONE_ROW = 9
-
-
-def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 class Scraped:

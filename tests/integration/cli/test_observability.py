@@ -26,7 +26,8 @@ from strata_runtime.observability import COMMON_LABELS
 from strata_runtime.windows import WINDOWS_TOPIC, Value, WindowKind, decode
 from strata_testing import until_blocking
 from tests.e2e.client import REQUEST_TIMEOUT_S, Client, RefusedError, check_status
-from tests.integration.cli.test_membership import Scraped, free_port
+from tests.integration.cli.test_membership import Scraped
+from tests.parts.ports import free_port
 
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import StartNode

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.cli.conftest import STRATA
-from tests.integration.cli.test_membership import free_port
+from tests.parts.ports import free_port
 
 EVERYWHERE = ("--host", "0.0.0.0")
 

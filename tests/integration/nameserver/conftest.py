@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
@@ -36,6 +35,7 @@ from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime
 from strata_runtime.tasks import Tasks
 from strata_testing.simulated_disk import SimulatedDisk
+from tests.parts.ports import free_endpoints
 
 MIB = 1024 * 1024
 CONFIG = NameserverConfig(
@@ -202,16 +202,6 @@ class NameserverSet:
 
     def _failed(self, name: str, failure: BaseException) -> None:
         self.failures.append(f"{name}: {failure!r}")
-
-
-def free_endpoints(count: int) -> list[str]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    endpoints = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-    for each in sockets:
-        each.close()
-    return endpoints
 
 
 @pytest.fixture(params=[0])

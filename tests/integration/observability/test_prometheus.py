@@ -19,7 +19,8 @@ import pytest
 import yaml
 
 from strata_testing import until_blocking
-from tests.parts.daemon import Daemon, free_port
+from tests.parts.daemon import Daemon
+from tests.parts.ports import free_port
 from tests.parts.required import absent
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from strata_testing import until_blocking
-from tests.e2e.standalone import free_port
 from tests.integration.cli.conftest import Node
 from tests.integration.spark.conftest import send
 from tests.integration.spark.submitting import (
@@ -22,6 +21,7 @@ from tests.integration.spark.submitting import (
     environment,
     run,
 )
+from tests.parts.ports import free_port
 
 MESSAGES, WORKERS, START_S = 4_000, 2, 120
 
