@@ -154,8 +154,8 @@ async def test_a_waiting_receive_gets_any_level(clients: list[Client]) -> None:
 async def test_a_retry_keeps_its_priority(clients: list[Client]) -> None:
     """A message whose time is over comes before all lower ones, and behind higher ones."""
     await send(clients[0], [4, 2, 2])
-    _, first = await clients[0].receive(TOPIC, GROUP, batch_size=1, invisible_s=1)
-    assert priorities_of(first) == [4]
+    status, first = await clients[0].receive(TOPIC, GROUP, batch_size=1, invisible_s=1)
+    assert priorities_of(first) == [4], status
     await asyncio.sleep(1.2)
     await send(clients[1], [6], first=10)
     got = await take(clients[1], 4)

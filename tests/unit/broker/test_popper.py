@@ -206,3 +206,14 @@ async def test_a_repeated_attempt_looks_where_its_leases_are(receives: Receives)
     await receives.parked(1)
     receives.storage.arrive(2, 2)
     assert offsets(await waiting) == [2]
+
+
+async def test_a_receive_that_does_not_wait_looks_again_after_a_move(receives: Receives) -> None:
+    """A round ends when the placement changes in its middle; there was a message all the time."""
+    receives.storage.arrive(2, 3)
+    receiving = receives.begin("strata-1", wait_ms=0)
+    await until(lambda: receives.storage.pops == [1])
+    receives.view._tables.new_placement = True
+    receives.view._tell()
+    assert offsets(await receiving) == [3]
+    assert receives.storage.pops == [1, 1, 2]

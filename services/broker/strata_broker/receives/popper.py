@@ -31,6 +31,8 @@ from strata_runtime.clock import Clock
 
 # A receive that waits for less looks itself, whatever is known: it may read what its client sent.
 _SHORT_WAIT_MS = 1_000
+# Rounds of a receive that hardly waits: a placement that changes faster keeps it no longer.
+_MAX_ROUNDS = 4
 
 
 class Popper:
@@ -78,7 +80,7 @@ class Popper:
         deadline_s = self._clock.monotonic_s() + wait_ms / 1000
         near, far = self._places_of(target)
         if wait_ms < _SHORT_WAIT_MS or target.repeats:
-            popped = await self._round(target, pop_for, ticket, None)
+            popped = await self._look_everywhere(target, pop_for, ticket)
             if popped is not None:
                 return popped
         if self._clock.monotonic_s() < deadline_s and not ticket.ended:
@@ -86,6 +88,20 @@ class Popper:
             if popped is not None:
                 return popped
         return Popped((*near, *far)[0].raft_group, storage_pb2.PopResponse())
+
+    async def _look_everywhere(
+        self, target: ReceiveTarget, pop_for: PopFor, ticket: PopTicket
+    ) -> Popped | None:
+        """Look at every place, once more where a round ended because something moved meanwhile.
+
+        Who does not wait would get nothing else, although messages are there.
+        """
+        for _ in range(_MAX_ROUNDS):
+            version = self._view.placement_version
+            popped = await self._round(target, pop_for, ticket, None)
+            if popped is not None or ticket.ended or self._view.placement_version == version:
+                return popped
+        return None
 
     async def _wait(
         self, target: ReceiveTarget, pop_for: PopFor, deadline_s: float, ticket: PopTicket
