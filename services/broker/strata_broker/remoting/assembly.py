@@ -177,7 +177,7 @@ class RemotingPort:
             **RemotingTransactions(face, view, handles=runtime.handles).handlers(),
             **SendBacks(face, routes, view, reads=reads, given_up=given_up, clock=clock).handlers(),
         }
-        admin = self._admin_parts(parts, members, routes)
+        admin = self._admin_parts(parts, members, consumers, routes)
         return RemotingListener(
             section.host or parts.host,
             section.port,
@@ -187,13 +187,18 @@ class RemotingPort:
         )
 
     def _admin_parts(
-        self, parts: RemotingParts, members: RemotingMembers, routes: RemotingRoutes
+        self,
+        parts: RemotingParts,
+        members: RemotingMembers,
+        consumers: RemotingConsumers,
+        routes: RemotingRoutes,
     ) -> AdminParts:
         cluster_name = parts.runtime.config.remoting.cluster_name
         return AdminParts(
             self.operator_face,
             AdminPlaces(parts.provisioner.view, self._addresses, cluster_name),
             members,
+            consumers,
             routes,
             lambda: self._store,
             parts.host,

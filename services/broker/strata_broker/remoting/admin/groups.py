@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from strata.admin.v1 import admin_pb2
-from strata_broker.remoting.admin.bodies import DATA_VERSION, objects_in, read_object
+from strata_broker.remoting.admin.bodies import DATA_VERSION
 from strata_broker.remoting.admin.group_configs import shown_group, wanted_group
 from strata_broker.remoting.admin.listing import ResourceListing
 from strata_broker.remoting.admin.operator_face import OperatorFace
 from strata_broker.remoting.admin.places import AdminPlaces
 from strata_broker.remoting.answers import RemotingRefusal, succeeded, with_json
 from strata_broker.remoting.exchange import Exchange, Handler
+from strata_broker.remoting.json_bodies import objects_in, read_object
 from strata_remoting import AdminCode, RemotingCommand, ResponseCode
 
 _MASK = ("fifo", "max_attempts", "backoff")

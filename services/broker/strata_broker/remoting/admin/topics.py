@@ -12,8 +12,6 @@ from strata_broker.remoting.addresses import broker_name_of
 from strata_broker.remoting.admin.bodies import (
     DATA_VERSION,
     object_keyed,
-    objects_in,
-    read_object,
     shown_queue,
     with_object_keys,
 )
@@ -23,6 +21,7 @@ from strata_broker.remoting.admin.places import AdminPlaces
 from strata_broker.remoting.admin.topic_configs import WantedTopic, shown_topic, wanted_topic
 from strata_broker.remoting.answers import RemotingRefusal, succeeded, with_json
 from strata_broker.remoting.exchange import Exchange, Handler
+from strata_broker.remoting.json_bodies import objects_in, read_object
 from strata_broker.remoting.queue_ids import known_topic
 from strata_mq.access import Action
 from strata_remoting import AdminCode, RemotingCommand, ResponseCode
