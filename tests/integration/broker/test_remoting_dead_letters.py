@@ -12,10 +12,17 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
+from strata_edge.ports import CallError
 from strata_mq.layout import pack_message_id
 from strata_mq.requests.names import REDRIVE_GROUP
 from strata_mq.slots import rendezvous
-from strata_remoting import PulledMessage, RequestCode, ResponseCode, decode_properties
+from strata_remoting import (
+    AdminCode,
+    PulledMessage,
+    RequestCode,
+    ResponseCode,
+    decode_properties,
+)
 from strata_testing.broker.fake_edge import ADMIN
 from strata_testing.remoting_client import RemotingClient, send_fields
 from tests.integration.broker.cluster_brokers import ClusterBroker, brokers_over, topic_row
@@ -143,6 +150,31 @@ async def test_a_letter_is_known_after_a_raft_group_was_added(
         for _ in range(2):
             await send_back(client, original, delayLevel=-1)
         assert [one.body for one in await letters(client)] == [b"poison"]
+
+
+async def test_a_group_is_moved_on_single_queues_of_dead_letters(
+    brokers: Sequence[ClusterBroker],
+) -> None:
+    """Each raft group has one queue of them, with its own number, and the topic counts none."""
+    async with clients(brokers) as [client]:
+        await client.send("orders", b"poison", 0, UNIQ_KEY=KEY)
+        [original] = await pulled_from(client, "orders", [0])
+        await send_back(client, original, delayLevel=-1)
+        for queue_id in range(2):
+            place = {"topic": DEAD_LETTERS, "queueId": queue_id, "consumerGroup": GROUP}
+            await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, place | {"commitOffset": 0})
+        clone = {"srcGroup": GROUP, "destGroup": "ordered", "topic": DEAD_LETTERS}
+        await client.call(AdminCode.CLONE_GROUP_OFFSET, clone)
+        reset = {"topic": DEAD_LETTERS, "group": GROUP, "queueId": 1, "offset": 0}
+        await client.call(AdminCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
+    with pytest.raises(CallError, match="a queue in each raft group, with its number: 1, 2"):
+        await brokers[0].edge.call(
+            ADMIN + "ResetConsumerGroup",
+            admin_pb2.ResetConsumerGroupRequest(
+                name=GROUP, topic=DEAD_LETTERS, queues=[3], earliest=True
+            ),
+            admin_pb2.ResetConsumerGroupResponse,
+        )
 
 
 async def test_letters_count_in_the_quotas_of_sends(

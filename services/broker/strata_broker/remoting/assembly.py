@@ -193,10 +193,11 @@ class RemotingPort:
         consumers: RemotingConsumers,
         routes: RemotingRoutes,
     ) -> AdminParts:
-        cluster_name = parts.runtime.config.remoting.cluster_name
+        config = parts.runtime.config
+        cluster_name, timeout_ms = config.remoting.cluster_name, config.metadata.call_timeout_ms
         return AdminParts(
             self.operator_face,
-            AdminPlaces(parts.provisioner.view, self._addresses, cluster_name),
+            AdminPlaces(parts.provisioner.view, self._addresses, cluster_name, timeout_ms / 1000),
             members,
             consumers,
             routes,

@@ -81,7 +81,9 @@ class SendBacks:
         group, physical = request.text("group"), request.number("offset")
         place = place_at(physical)
         topic = self._view.topic_by_id(place.topic_id) if place is not None else None
-        if place is None or topic is None:
+        # A place has the number of its topic, which anybody can guess.
+        is_readable = topic is not None and exchange.may_consume(topic.namespace, topic.name)
+        if place is None or topic is None or not is_readable:
             raise _not_found(physical)
         original = await self._reads.at(exchange, group, topic, place)
         if original is None:

@@ -65,6 +65,7 @@ def with_admin(clients: Mapping[int, Handler], parts: AdminParts) -> dict[int, H
     """
     face, places, runtime = parts.face, parts.places, parts.runtime
     most = runtime.config.remoting.max_json_bytes
+    timeout_s = runtime.config.calls.max_timeout_ms / 1000
     listing = ResourceListing(face, max_frame_bytes=runtime.config.remoting.max_frame_bytes)
     messages = StoredMessages(face, places, store=parts.store, host=parts.host)
     retries = RetryRoutes(parts.routes, places.view, is_checked=runtime.access.is_on)
@@ -78,7 +79,7 @@ def with_admin(clients: Mapping[int, Handler], parts: AdminParts) -> dict[int, H
         **AdminTopics(face, places, listing, max_json_bytes=most).handlers(),
         **AdminTopicLists(places, listing).handlers(),
         **AdminGroups(face, places, listing, max_json_bytes=most).handlers(),
-        **AdminProgress(face, places, listing).handlers(),
+        **AdminProgress(face, places, listing, timeout_s=timeout_s).handlers(),
         **AdminResets(face, places, parts.members).handlers(),
         **AdminAudience(face).handlers(),
         **AdminConnections(face, listing, parts.members, producers=producers).handlers(),
