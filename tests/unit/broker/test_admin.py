@@ -229,7 +229,7 @@ async def test_the_cluster_tells_how_many_names_there_are(
 
     before = await counts()
     assert before == await listed()
-    meta.add_topic("%TABLE%t")
+    meta.add_topic("%KV%t")
     meta.add_topic("more")
     for name in ("more", REDRIVE_GROUP):
         meta.add_group(meta_pb2.ConsumerGroup(namespace="shop", name=name))

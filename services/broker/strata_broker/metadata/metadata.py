@@ -97,7 +97,7 @@ class MetadataView(PlacementView[MetadataTables]):
         return self._tables.consumer_group_counts[namespace]
 
     def listed_counts(self) -> tuple[int, int]:
-        """Return how many topics and consumer groups lists for operators have, of all namespaces."""
+        """Return how many topics and consumer groups lists have, of all namespaces together."""
         tables = self._tables
         return tables.listed_topic_count, sum(tables.consumer_group_counts.values())
 
