@@ -126,7 +126,8 @@ async def set_cursors(
     present: dict[str, Mapping[tuple[str, int], int]] = {}
     for one in wanted:
         if one.group not in present:
-            present[one.group] = await repeat(partial(target.cursors, one.group)) or {}
+            found = await repeat(partial(target.cursors, one.group))
+            present[one.group] = found or {}
         key = one.group, one.topic, one.number
         before = last.get(key)
         now = present[one.group].get((one.topic, one.number))
