@@ -12,8 +12,17 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
+from strata_edge.ports import CallError
+from strata_mq.layout import pack_message_id
 from strata_mq.requests.names import REDRIVE_GROUP
-from strata_remoting import PulledMessage, RequestCode, ResponseCode, decode_properties
+from strata_mq.slots import rendezvous
+from strata_remoting import (
+    AdminCode,
+    PulledMessage,
+    RequestCode,
+    ResponseCode,
+    decode_properties,
+)
 from strata_testing.broker.fake_edge import ADMIN
 from strata_testing.remoting_client import RemotingClient, send_fields
 from tests.integration.broker.cluster_brokers import ClusterBroker, brokers_over, topic_row
@@ -122,6 +131,82 @@ async def test_two_messages_with_one_id_are_two_letters(brokers: Sequence[Cluste
         found = await letters(client)
         assert sorted(one.body for one in found) == [b"to-0", b"to-1"]
         assert {decode_properties(one.properties)["UNIQ_KEY"] for one in found} == {KEY}
+
+
+async def test_a_letter_is_known_after_a_raft_group_was_added(
+    brokers: Sequence[ClusterBroker], cluster: ClusterUnderTest
+) -> None:
+    """The new raft group would take the repeat of a letter that another one has already."""
+    key = next(each for each in map("7F{:032X}".format, range(100)) if preferred(each, (1, 2)) == 2)
+    async with clients(brokers) as [client]:
+        await client.send("orders", b"poison", 0, UNIQ_KEY=key)
+        [original] = await pulled_from(client, "orders", [0])
+        row = cluster.stub.groups[2]
+        for broker in brokers:
+            see(broker, meta_pb2.Change(raft_group=row, deleted=True))
+        await send_back(client, original, delayLevel=-1)
+        for broker in brokers:
+            see(broker, meta_pb2.Change(raft_group=row))
+        for _ in range(2):
+            await send_back(client, original, delayLevel=-1)
+        assert [one.body for one in await letters(client)] == [b"poison"]
+
+
+async def test_a_group_is_moved_on_single_queues_of_dead_letters(
+    brokers: Sequence[ClusterBroker],
+) -> None:
+    """Each raft group has one queue of them, with its own number, and the topic counts none."""
+    async with clients(brokers) as [client]:
+        await client.send("orders", b"poison", 0, UNIQ_KEY=KEY)
+        [original] = await pulled_from(client, "orders", [0])
+        await send_back(client, original, delayLevel=-1)
+        for queue_id in range(2):
+            place = {"topic": DEAD_LETTERS, "queueId": queue_id, "consumerGroup": GROUP}
+            await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, place | {"commitOffset": 0})
+        clone = {"srcGroup": GROUP, "destGroup": "ordered", "topic": DEAD_LETTERS}
+        await client.call(AdminCode.CLONE_GROUP_OFFSET, clone)
+        reset = {"topic": DEAD_LETTERS, "group": GROUP, "queueId": 1, "offset": 0}
+        await client.call(AdminCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
+    with pytest.raises(CallError, match="a queue in each raft group, with its number: 1, 2"):
+        await brokers[0].edge.call(
+            ADMIN + "ResetConsumerGroup",
+            admin_pb2.ResetConsumerGroupRequest(
+                name=GROUP, topic=DEAD_LETTERS, queues=[3], earliest=True
+            ),
+            admin_pb2.ResetConsumerGroupResponse,
+        )
+
+
+async def test_letters_count_in_the_quotas_of_sends(
+    brokers: Sequence[ClusterBroker], cluster: ClusterUnderTest
+) -> None:
+    """A client writes what it likes to a topic of retries; a letter is no way around a quota."""
+    cluster.stub.write(meta_pb2.Change(quota=meta_pb2.Quota(bytes_per_s=1)))
+    async with clients(brokers) as [client]:
+        for broker in brokers:
+            await broker.app.view.wait_for_revision(cluster.stub.cache.revision, 5)
+        codes, remarks = [], []
+        for number in range(3):
+            key = f"{KEY[:-1]}{number}"
+            fields = send_fields(RETRIES, RETRY_TOPIC="orders", UNIQ_KEY=key) | {"j": 9, "l": 1}
+            answer = await client.ask(RequestCode.SEND_MESSAGE_V2, fields, b"x" * 100)
+            codes.append(answer.code)
+            remarks.append(answer.remark)
+        assert codes[0] == ResponseCode.SUCCESS
+        assert ResponseCode.SUCCESS not in codes[1:], "the first one made a debt of minutes"
+        assert "the quota of the default namespace is 1 bytes/s" in remarks[1]
+        assert len(await letters(client)) == 1
+
+
+def preferred(message_id: str, raft_groups: Sequence[int]) -> int:
+    """The raft group that a letter goes to."""
+    return rendezvous(pack_message_id(message_id), raft_groups)
+
+
+def see(broker: ClusterBroker, change: meta_pb2.Change) -> None:
+    """Let a broker see a change that its storage nodes do not see."""
+    view = broker.app.view
+    view.apply(meta_pb2.WatchResponse(revision=view.revision, changes=[change]))
 
 
 async def test_the_tries_of_a_group_count_if_a_client_says_nothing(

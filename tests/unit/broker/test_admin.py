@@ -13,6 +13,7 @@ from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.app import BrokerApp
 from strata_edge.ports import CallError
+from strata_mq.requests import REDRIVE_GROUP
 from strata_testing.broker.client import Client, message
 from strata_testing.broker.fake_edge import ADMIN, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
@@ -202,6 +203,41 @@ async def test_the_cluster_is_shown(edge: FakeEdge, meta: FakeMeta) -> None:
         ("strata-1", "SERVING"),
         ("strata-2", "SERVING"),
     ]
+
+
+async def test_the_cluster_tells_how_many_names_there_are(
+    edge: FakeEdge, meta: FakeMeta, app: BrokerApp
+) -> None:
+    """As many as lists have; a million topics are not listed to be counted."""
+
+    async def counts() -> tuple[int, int]:
+        response = await edge.call(
+            ADMIN + "GetCluster", admin_pb2.GetClusterRequest(), admin_pb2.GetClusterResponse
+        )
+        return response.topic_count, response.consumer_group_count
+
+    async def listed() -> tuple[int, int]:
+        topics = await edge.call(
+            ADMIN + "ListTopics", admin_pb2.ListTopicsRequest(), admin_pb2.ListTopicsResponse
+        )
+        groups = await edge.call(
+            ADMIN + "ListConsumerGroups",
+            admin_pb2.ListConsumerGroupsRequest(),
+            admin_pb2.ListConsumerGroupsResponse,
+        )
+        return len(topics.topics), len(groups.consumer_groups)
+
+    before = await counts()
+    assert before == await listed()
+    meta.add_topic("%KV%t")
+    meta.add_topic("more")
+    for name in ("more", REDRIVE_GROUP):
+        meta.add_group(meta_pb2.ConsumerGroup(namespace="shop", name=name))
+    assert await app.view.wait_for_revision(meta.revision, 60)
+    assert await counts() == await listed() == (before[0] + 1, before[1] + 1)
+    meta.delete_topic("", "more")
+    assert await app.view.wait_for_revision(meta.revision, 60)
+    assert await counts() == await listed() == (before[0], before[1] + 1)
 
 
 async def test_a_purge_deletes_what_is_there_and_keeps_the_topic(

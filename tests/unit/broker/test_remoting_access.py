@@ -154,20 +154,68 @@ async def test_a_pull_needs_the_group_and_the_topic(clients: Clients) -> None:
         AdminCode.GET_TOPIC_STATS_INFO,
         AdminCode.GET_EARLIEST_MSG_STORETIME,
         AdminCode.QUERY_MESSAGE,
+        AdminCode.QUERY_CONSUME_QUEUE,
+        AdminCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        AdminCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.SEND_MESSAGE,
+        RequestCode.PULL_MESSAGE,
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
     ],
 )
-async def test_operators_requests_do_not_tell_which_topics_there_are(
-    clients: Clients, code: AdminCode
+async def test_requests_do_not_tell_which_topics_there_are(
+    clients: Clients, code: AdminCode | RequestCode
 ) -> None:
     """A user without a right to a topic gets the same answer whether the topic exists or not."""
     bob = await clients.of("bob")
-    answers = [
-        await bob.ask(code, {"topic": name, "queueId": 0, "key": "k"})
-        for name in ("secrets", "unknown")
-    ]
+    fields: dict[str, object] = {
+        "queueId": 99, "key": "k", "group": "others", "consumerGroup": "readers", "sysFlag": 0,
+        "index": 0, "count": 1, "readQueueNums": 1, "writeQueueNums": 1, "producerGroup": "p",
+        "queueOffset": 0, "commitOffset": 0,
+    }  # fmt: skip
+    answers = [await bob.ask(code, fields | {"topic": name}) for name in ("secrets", "unknown")]
     assert [answer.code for answer in answers] == [ResponseCode.NO_PERMISSION] * 2
     remarks = [answer.remark.replace("unknown", "secrets") for answer in answers]
     assert remarks[0] == remarks[1]
+
+
+@pytest.mark.parametrize(
+    ("code", "field"),
+    [
+        (AdminCode.DELETE_SUBSCRIPTIONGROUP, "groupName"),
+        (AdminCode.CLONE_GROUP_OFFSET, "destGroup"),
+        (AdminCode.INVOKE_BROKER_TO_RESET_OFFSET, "group"),
+    ],
+)
+async def test_operators_requests_do_not_tell_which_groups_there_are(
+    clients: Clients, code: AdminCode, field: str
+) -> None:
+    """A user without a right to a group gets the same answer whether the group exists or not."""
+    bob = await clients.of("bob")
+    answers = [
+        await bob.ask(code, {"srcGroup": "x", "topic": "orders", field: name})
+        for name in ("others", "unknown")
+    ]
+    assert [answer.code for answer in answers] == [ResponseCode.NO_PERMISSION] * 2
+    remarks = [answer.remark.replace("unknown", "others") for answer in answers]
+    assert remarks[0] == remarks[1]
+
+
+async def test_a_message_of_an_unreadable_topic_is_not_sent_back(
+    clients: Clients, app: BrokerApp
+) -> None:
+    """It looks missing, as that of a topic that does not exist."""
+    topic = app.view.topic("", "secrets")
+    assert topic is not None
+    ann = await clients.of("ann")
+    for topic_id in (topic.topic_id, topic.topic_id + 1_000):
+        offset = physical_offset(OffsetPlace(topic_id, 0, 0))
+        fields = {"group": "readers", "offset": offset, "delayLevel": 0}
+        answer = await ann.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+        assert (answer.code, answer.remark) == (
+            ResponseCode.SYSTEM_ERROR,
+            f"look message by offset failed, {offset}",
+        )
 
 
 async def test_the_number_of_a_topic_does_not_tell_its_name(
@@ -274,7 +322,7 @@ async def test_the_audit_trail_tells_who_signed_and_who_was_refused(
         if event["event"] == "refused"
     ]
     assert refused == [
-        ("ann", "SendMessage", "topic:secrets", "no policy allows pub"),
+        ("ann", "SEND_MESSAGE_V2", "topic:secrets", "no policy allows pub"),
         ("ann", "GET_CONSUMER_LIST_BY_GROUP", "group:others", "no policy allows sub"),
         ("ann", "GET_ROUTEINFO_BY_TOPIC", "", "wrong signature"),
     ]

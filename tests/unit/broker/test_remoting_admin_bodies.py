@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from strata.meta.v1 import meta_pb2
-from strata_broker.remoting.admin.bodies import object_keyed, read_object, with_object_keys
+from strata_broker.remoting.admin.bodies import object_keyed, with_object_keys
 from strata_broker.remoting.admin.group_configs import shown_group, wanted_group
 from strata_broker.remoting.admin.queue_entries import java_hash
 from strata_broker.remoting.admin.topic_configs import shown_topic, wanted_topic
 from strata_broker.remoting.answers import RemotingRefusal
+from strata_broker.remoting.json_bodies import read_object
 from strata_remoting import AdminCode, RemotingCommand, RemotingError, ResponseCode
 
 MOST = 4_096

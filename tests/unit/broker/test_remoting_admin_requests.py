@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
+from strata_broker.access.principals import ANYBODY
 from strata_broker.metadata.metadata import TopicRow
 from strata_broker.remoting.addresses import broker_names
 from strata_broker.remoting.admin.listing import ResourceListing
@@ -43,7 +44,9 @@ class ScriptedFace:
 
 def exchange_of(code: AdminCode, **fields: str) -> Exchange:
     client = SimpleNamespace(client_id="c", language=0, peer="127.0.0.1:1")
-    return Exchange(RemotingCommand(code, 1, fields), cast(Any, client), Serialization.JSON)
+    made = Exchange(RemotingCommand(code, 1, fields), cast(Any, client), Serialization.JSON)
+    made.principal = ANYBODY
+    return made
 
 
 async def unforced_reset(*spans: tuple[int, int]) -> tuple[list[Message], list[str]]:
@@ -136,7 +139,7 @@ async def test_an_answer_that_fits_no_frame_is_refused() -> None:
 def test_the_names_of_a_broker_are_found_once() -> None:
     """Each name is behind one broker; all topics of a name are there."""
     addresses = SimpleNamespace(own="b:1", of=lambda name: "b:1" if name[-1] in "02" else "c:1")
-    places = AdminPlaces(cast(Any, None), cast(Any, addresses), "cluster")
+    places = AdminPlaces(cast(Any, None), cast(Any, addresses), "cluster", 1)
     here = places.names_here()
     assert [name for name in broker_names() if name in here] == [
         f"strata-r{number:02d}" for number in (0, 2, 10, 12)

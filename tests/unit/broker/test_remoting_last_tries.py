@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +13,14 @@ from apache.rocketmq.v2 import definition_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
+from strata_broker.remoting import json_bodies
 from strata_broker.remoting.given_up import letter_of, reconsume_times
 from strata_broker.remoting.incoming import new_message
 from strata_broker.remoting.property_names import PREFIX, STORED_RECONSUME_TIMES
 from strata_broker.remoting.send_backs import _copy_of as copy_of
 from strata_broker.remoting.send_headers import SendHeader
 from strata_mq.requests import TopicType
-from strata_remoting import RemotingCommand, RequestCode, ResponseCode, encode_properties
+from strata_remoting import AdminCode, RemotingCommand, RequestCode, ResponseCode, encode_properties
 from strata_testing.broker import broker_config
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.remoting_client import RemotingClient, send_fields
@@ -63,6 +65,24 @@ async def test_a_letter_keeps_to_the_limits_of_a_message(client: RemotingClient)
     assert staged.code != ResponseCode.MESSAGE_ILLEGAL, staged.remark
 
 
+async def test_a_heartbeat_is_parsed_once(
+    client: RemotingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its body may be large, and parsing it takes the event loop; operators see it all the same."""
+    parsed = []
+
+    def loads(body: bytes) -> Any:
+        parsed.append(body)
+        return json.loads(body)
+
+    monkeypatch.setattr(json_bodies, "json", SimpleNamespace(loads=loads))
+    await client.heartbeat("me", GROUP, {"orders": "*", RETRIES: "*"}, producers=["p"])
+    assert len(parsed) == 1
+    fields = {"producerGroup": "p", "topic": "orders"}
+    shown = await client.call(AdminCode.GET_PRODUCER_CONNECTION_LIST, fields)
+    assert [one["clientId"] for one in json.loads(shown.body)["connectionSet"]] == ["me"]
+
+
 @pytest.mark.parametrize(
     ("text", "times"),
     [("3", 3), ("9" * 10, 1 << 20), ("9" * 5_000, 0), ("-1", 0), ("\u0663", 0), ("", 0)],
@@ -91,6 +111,38 @@ def test_a_copy_for_a_retry_names_the_topic_of_its_original() -> None:
     name = f"{PREFIX}RETRY_TOPIC"
     assert copy_of(message, row, is_again=False).user_properties[name] == "orders"
     assert copy_of(message, row, is_again=True).user_properties[name] == "secrets"
+
+
+@pytest.mark.parametrize(
+    ("topic", "written", "known_as"),
+    [
+        ("orders", "another", KEY),
+        (RETRIES, "another", "another"),
+        (RETRIES, "x" * 256, KEY),
+        (RETRIES, "", KEY),
+    ],
+)
+def test_only_a_retry_says_by_which_id_its_original_is_known(
+    topic: str, written: str, known_as: str
+) -> None:
+    """A gRPC producer may write the property, too, and with any text."""
+    message = definition_pb2.Message()
+    message.topic.name = topic
+    message.system_properties.message_id = KEY
+    message.user_properties[f"{PREFIX}UNIQ_KEY"] = written
+    assert letter_of(message, GROUP).system_properties.message_id == known_as
+
+
+def test_a_copy_for_a_retry_has_the_id_of_its_original() -> None:
+    """Its letter has that id too, whatever the producer wrote; a copy of a copy keeps it."""
+    message = definition_pb2.Message()
+    message.system_properties.message_id = KEY
+    for name in ("UNIQ_KEY", "ORIGIN_MESSAGE_ID"):
+        message.user_properties[f"{PREFIX}{name}"] = "another"
+    row = topic_row_of("orders")
+    for name in (f"{PREFIX}UNIQ_KEY", f"{PREFIX}ORIGIN_MESSAGE_ID"):
+        assert copy_of(message, row, is_again=False).user_properties[name] == KEY
+        assert copy_of(message, row, is_again=True).user_properties[name] == "another"
 
 
 def test_a_client_writes_no_property_of_the_broker() -> None:

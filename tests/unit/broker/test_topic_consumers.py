@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -79,20 +80,50 @@ async def test_what_raft_groups_answered_holds_for_a_moment(world: World) -> Non
     assert world.asked == 2
 
 
-async def test_each_growth_asks_anew(world: World) -> None:
-    """So does a topic that grew, and grows again; an error is not remembered."""
-    world.fails = True
-    for _ in range(2):
-        with pytest.raises(RequestError, match="no leader"):
+async def asked_within(world: World, seconds: int) -> int:
+    """How often raft groups are asked by a look each second."""
+    before = world.asked
+    for _ in range(seconds):
+        with suppress(RequestError):
             await world.consumers.ordered(topic())
+        world.clock.advance(1)
+    return world.asked - before
+
+
+async def test_a_topic_that_waits_for_long_is_asked_about_less_and_less(world: World) -> None:
+    """Each look asks all raft groups, at each broker; a new answer is looked for at once again."""
+    assert await asked_within(world, 10) == 1
+    assert await asked_within(world, 20 + 40 + 80) == 3
+    assert await asked_within(world, 800) == 10
+    world.stored = [1, 2]
+    world.clock.advance(80)
+    assert await asked_within(world, 10) == 1
+    assert await world.consumers.ordered(topic()) == [1, 2]
+
+
+async def test_a_raft_group_without_leader_is_asked_less_and_less(world: World) -> None:
+    """It is asked at least every 10 seconds; as soon as it has answered that holds."""
+    world.fails = True
+    assert await asked_within(world, 1 + 2 + 4 + 8) == 4
+    assert await asked_within(world, 100) == 10
+    world.fails = False
+    world.clock.advance(10)
+    assert await world.consumers.ordered(topic()) == [1]
+
+
+async def test_each_growth_asks_anew(world: World) -> None:
+    """So does a topic that grew, and grows again."""
+    world.fails = True
+    with pytest.raises(RequestError, match="no leader"):
+        await world.consumers.ordered(topic(4))
     world.fails = False
     assert await world.consumers.ordered(topic()) == [1]
     world.stored = [2]
     assert await world.consumers.ordered(topic(16)) == [2]
-    assert world.asked == 4
+    assert world.asked == 3
     world.consumers.forget_others([topic(16)])
     assert await world.consumers.ordered(topic(16)) == [2]
-    assert world.asked == 4
+    assert world.asked == 3
     world.consumers.forget_others([])
     assert await world.consumers.ordered(topic(16)) == [2]
-    assert world.asked == 5
+    assert world.asked == 4

@@ -96,6 +96,11 @@ class MetadataView(PlacementView[MetadataTables]):
         """Return how many consumer groups a namespace has."""
         return self._tables.consumer_group_counts[namespace]
 
+    def listed_counts(self) -> tuple[int, int]:
+        """Return how many topics and consumer groups lists have, of all namespaces together."""
+        tables = self._tables
+        return tables.listed_topic_count, sum(tables.consumer_group_counts.values())
+
     def quota(self, namespace: str, topic: str) -> meta_pb2.Quota | None:
         """Find what was set for a topic, or ("") for a namespace as a whole."""
         return self._tables.quotas.get((namespace, topic))

@@ -14,7 +14,7 @@ from strata_broker.metadata.name_index import Name, NameIndex, key_of
 from strata_broker.metadata.topic_rows import MAX_TOPICS_IN_USE, TopicRow, TopicRows
 from strata_metadata.placement import PlacementTables
 from strata_metadata.tables import NO_RAFT_GROUP, copy_row, put_row
-from strata_mq.requests import is_own_consumer_group
+from strata_mq.requests import is_own_consumer_group, is_table_topic
 
 _NO_OVERRIDES: Mapping[int, meta_pb2.QueueOverride] = {}
 
@@ -32,6 +32,8 @@ class MetadataTables(PlacementTables):
         access: users, policies and cluster keys.
         topic_counts, consumer_group_counts: rows by namespace without those of StrataMQ itself: no
             dead-letter topics, no consumer groups for redrives and given-up transactions.
+        listed_topic_count: topics of all namespaces as operators list them: `topic_counts` without
+            those that stand for tables.
         new_consumer_groups: names of consumer groups whose rows came or went since they were taken.
         new_moves: topics of which a queue moved since.
         new_quotas: whether a quota changed since.
@@ -49,6 +51,7 @@ class MetadataTables(PlacementTables):
         self.access = AccessRows()
         self.topic_counts: Counter[str] = Counter()
         self.consumer_group_counts: Counter[str] = Counter()
+        self.listed_topic_count = 0
         # topic id -> queue -> where it is, for queues that are not where their slot is
         self._overrides: dict[int, dict[int, meta_pb2.QueueOverride]] = {}
         # (topic id, queue) -> (raft group of the epoch before, last epoch), told by storage before
@@ -145,6 +148,7 @@ class MetadataTables(PlacementTables):
     def _count_topic(self, topic: meta_pb2.Topic, by: int) -> None:
         if topic.type != meta_pb2.TOPIC_TYPE_DEAD_LETTER:
             _add(self.topic_counts, topic.namespace, by)
+            self.listed_topic_count += by * (not is_table_topic(topic.name))
 
     def _take_consumer_group(self, group: meta_pb2.ConsumerGroup, *, deleted: bool) -> None:
         name = (group.namespace, group.name)

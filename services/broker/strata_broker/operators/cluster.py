@@ -59,6 +59,10 @@ class ClusterOperations:
         """Return all nodes by id."""
         return self._view.nodes()
 
+    def listed_counts(self) -> tuple[int, int]:
+        """Return how many topics and consumer groups there are; nothing is listed for that."""
+        return self._view.listed_counts()
+
     def replica_counts(self) -> Counter[str]:
         """Return how many replicas each node has, those included that are leaving it."""
         return Counter(

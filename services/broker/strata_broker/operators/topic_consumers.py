@@ -6,9 +6,10 @@ queues before it (rule 23). All raft groups are asked: the only one that knows a
 hold no queue of the topic any more.
 
 A topic may wait for a slow consumer group for hours, and is looked at every second. So what raft
-groups answered holds for a moment: a consumer group that begins to read later may find messages of
-a message group in old and new queues anyway, and one that subscribes is known by its clients at
-once.
+groups answered holds for a moment, and longer each time that they answer the same; so does a
+failure, while one of them has no leader. A consumer group that begins to read later may find
+messages of a message group in old and new queues anyway, and one that subscribes is known by its
+clients at once.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ from strata.storage.v1 import storage_pb2
 from strata_broker.clients.peers import BrokerPeers
 from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.storage_client.holder_calls import HolderCalls
+from strata_mq.requests import RequestError
 from strata_runtime.clock import Clock
 
-# How long answers of raft groups hold.
-_HOLDS_S = 10.0
+# How long answers of raft groups hold; an answer that repeats itself, up to `_MOST_HOLDS_S`.
+_HOLDS_S, _MOST_HOLDS_S = 10.0, 80.0
+# A failure holds up to `_HOLDS_S`.
+_FAILURE_HOLDS_S = 1.0
 
 
 class _Stored(NamedTuple):
@@ -32,12 +36,17 @@ class _Stored(NamedTuple):
 
     Attributes:
         queue_count: of the topic when raft groups were asked: each growth asks anew.
+        holds_s: how long this holds.
         until_s: monotonic time.
+        consumer_group_ids: of these groups; as known before a failure.
+        failure: why they are not known.
     """
 
     queue_count: int
+    holds_s: float
     until_s: float
     consumer_group_ids: frozenset[int]
+    failure: RequestError | None = None
 
 
 class TopicConsumers:
@@ -91,14 +100,38 @@ class TopicConsumers:
         return {group.consumer_group_id for group in groups if group is not None}
 
     async def _stored(self, topic: TopicRow) -> frozenset[int]:
-        """Return the consumer groups of which raft groups hold something, as known of late."""
+        """Return the consumer groups of which raft groups hold something, as known of late.
+
+        Raises:
+            RequestError: a raft group did not answer, now or a moment ago.
+        """
         now_s = self._clock.monotonic_s()
         known = self._stored_of.get(topic.topic_id)
-        if known is None or known.queue_count != topic.queue_count or now_s >= known.until_s:
-            found = await self._ask(topic)
-            known = _Stored(topic.queue_count, now_s + _HOLDS_S, found)
-            self._stored_of[topic.topic_id] = known
+        if known is not None and known.queue_count != topic.queue_count:
+            known = None
+        if known is None or now_s >= known.until_s:
+            known = self._stored_of[topic.topic_id] = await self._look(topic, known)
+        if known.failure is not None:
+            raise known.failure
         return known.consumer_group_ids
+
+    async def _look(self, topic: TopicRow, before: _Stored | None) -> _Stored:
+        """Ask raft groups; what they answer holds longer if it is not new."""
+        failure = None
+        try:
+            found = await self._ask(topic)
+        except RequestError as failed:
+            failure = failed.without_stack()
+            found = before.consumer_group_ids if before is not None else frozenset()
+        holds_s, most_s = _HOLDS_S, _MOST_HOLDS_S
+        if failure is not None:
+            holds_s, most_s = _FAILURE_HOLDS_S, _HOLDS_S
+        has_failed_before = before is not None and before.failure is not None
+        is_same = before is not None and before.consumer_group_ids == found
+        if before is not None and is_same and has_failed_before == (failure is not None):
+            holds_s = min(2 * before.holds_s, most_s)
+        until_s = self._clock.monotonic_s() + holds_s
+        return _Stored(topic.queue_count, holds_s, until_s, found, failure)
 
     async def _ask(self, topic: TopicRow) -> frozenset[int]:
         answers = await self._holders.of_raft_groups(

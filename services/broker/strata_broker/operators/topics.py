@@ -304,10 +304,7 @@ class Operations:
             one.queues.extend(queues)
             return one
 
-        for queue in queues:
-            if queue >= topic.queue_count:
-                text = f"topic {topic.name} has {topic.queue_count} queues, from 0"
-                raise RequestError(Code.NOT_FOUND, text)
+        self._check_queues(topic, queues)
         response_type = storage_pb2.ResetConsumerResponse
         if queues:
             answers = []
@@ -320,6 +317,19 @@ class Operations:
             answers = await self._holders.of_topic(topic, "ResetConsumer", response_type, reset_of)
         states = epochs.join_states(state for _, answer in answers for state in answer.queues)
         return [_lag(topic, state) for state in states]
+
+    def _check_queues(self, topic: TopicRow, queues: Sequence[int]) -> None:
+        """Check that a topic has queues; those of dead letters have the numbers of raft groups."""
+        if topic.is_dead_letter:
+            known = self._view.holders(topic)
+            shown = ", ".join(map(str, known))
+            text = f"topic {topic.name} has a queue in each raft group, with its number: {shown}"
+            unknown = any(queue not in known for queue in queues)
+        else:
+            text = f"topic {topic.name} has {topic.queue_count} queues, from 0"
+            unknown = any(queue >= topic.queue_count for queue in queues)
+        if unknown:
+            raise RequestError(Code.NOT_FOUND, text)
 
     async def consumed_topics(self, group: meta_pb2.ConsumerGroup) -> list[TopicRow]:
         """Return the topics a consumer group has state of, or a live member subscribes to, by name.

@@ -177,7 +177,7 @@ class RemotingPort:
             **RemotingTransactions(face, view, handles=runtime.handles).handlers(),
             **SendBacks(face, routes, view, reads=reads, given_up=given_up, clock=clock).handlers(),
         }
-        admin = self._admin_parts(parts, members, routes)
+        admin = self._admin_parts(parts, members, consumers, routes)
         return RemotingListener(
             section.host or parts.host,
             section.port,
@@ -187,13 +187,19 @@ class RemotingPort:
         )
 
     def _admin_parts(
-        self, parts: RemotingParts, members: RemotingMembers, routes: RemotingRoutes
+        self,
+        parts: RemotingParts,
+        members: RemotingMembers,
+        consumers: RemotingConsumers,
+        routes: RemotingRoutes,
     ) -> AdminParts:
-        cluster_name = parts.runtime.config.remoting.cluster_name
+        config = parts.runtime.config
+        cluster_name, timeout_ms = config.remoting.cluster_name, config.metadata.call_timeout_ms
         return AdminParts(
             self.operator_face,
-            AdminPlaces(parts.provisioner.view, self._addresses, cluster_name),
+            AdminPlaces(parts.provisioner.view, self._addresses, cluster_name, timeout_ms / 1000),
             members,
+            consumers,
             routes,
             lambda: self._store,
             parts.host,

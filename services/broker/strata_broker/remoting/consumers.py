@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.remoting.addresses import broker_name_of
 from strata_broker.remoting.answers import RemotingRefusal, succeeded, with_json
 from strata_broker.remoting.exchange import Exchange, Handler, RemotingPeer
 from strata_broker.remoting.face import MessagingFace
-from strata_broker.remoting.heartbeats import LockedQueue, read_heartbeat, read_locks
+from strata_broker.remoting.heartbeats import (
+    HeartbeatData,
+    LockedQueue,
+    read_heartbeat,
+    read_locks,
+)
 from strata_broker.remoting.members import RemotingMembers
 from strata_broker.remoting.producer_groups import ProducerGroups
 from strata_broker.remoting.queue_locks import QueueKey, QueueLocks
@@ -19,6 +24,9 @@ from strata_remoting import RemotingCommand, RemotingError, RequestCode, Respons
 
 _MOST_CLIENT_ID = 120
 _MOST_LOCKED = 4_096
+
+HeartbeatListener = Callable[[Exchange, HeartbeatData], Awaitable[None]]
+"""Is told of each heartbeat that was taken, so that its body is parsed once."""
 
 
 class RemotingConsumers:
@@ -51,6 +59,11 @@ class RemotingConsumers:
         self._max_json_bytes = max_json_bytes
         # Consumer groups by connection.
         self._groups: dict[RemotingPeer, set[str]] = {}
+        self._listeners: list[HeartbeatListener] = []
+
+    def on_heartbeat(self, listener: HeartbeatListener) -> None:
+        """Call back after each heartbeat, before it is answered."""
+        self._listeners.append(listener)
 
     def handlers(self) -> Mapping[int, Handler]:
         """Return the handlers by request code."""
@@ -99,6 +112,8 @@ class RemotingConsumers:
                 break
             self._members.heard(client, data.client_id, group, subscriptions)
             self._groups.setdefault(client, set()).add(group)
+        for listener in self._listeners:
+            await listener(exchange, data)
         return succeeded(exchange.request)
 
     async def unregister(self, exchange: Exchange) -> RemotingCommand:

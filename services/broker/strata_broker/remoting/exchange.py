@@ -93,6 +93,25 @@ class Exchange:
         kind, (_, name) = topic_target(("", topic))
         self._require(kind, name, *actions)
 
+    def require_send(self, topic: str) -> None:
+        """Check that the client may send to a topic.
+
+        Raises:
+            AccessRefused: FORBIDDEN.
+        """
+        kind, (_, name), action = send_right(("", topic))
+        self._require(kind, name, action)
+
+    def may_consume(self, namespace: str, topic: str) -> bool:
+        """Whether the client may consume a topic, of which it has a number and not the name.
+
+        Clients of this protocol use the default namespace only.
+        """
+        principal = self.principal
+        if principal is None or namespace:
+            return False
+        return principal.may(*topic_target(("", topic)), Action.SUB)
+
     def may_send_to(self, topic: str) -> bool:
         """Whether the client may send to a topic."""
         principal = self.principal

@@ -19,7 +19,7 @@ from strata_broker.remoting.exchange import Exchange
 from strata_broker.remoting.place_reads import PlaceReads
 from strata_broker.sends.letter_sends import LetterSends
 from strata_mq.access import Action
-from strata_mq.requests import RETRY_PREFIX, dead_letter_topic
+from strata_mq.requests import MAX_MESSAGE_ID_LENGTH, RETRY_PREFIX, dead_letter_topic
 from strata_remoting import OffsetPlace, ResponseCode
 from strata_runtime.metrics import Metrics
 
@@ -113,7 +113,8 @@ def reconsume_times(message: definition_pb2.Message) -> int:
 def letter_of(message: definition_pb2.Message, group: str) -> definition_pb2.Message:
     """Return the dead letter of a message, or of its copy in the topic of a group's retries.
 
-    Only such a copy may name the topic that it is from: a producer writes any property.
+    Only such a copy may name the topic that it is from, and the id that its producer gave it: a
+    producer writes any property.
     """
     letter = definition_pb2.Message()
     letter.CopyFrom(message)
@@ -127,7 +128,9 @@ def letter_of(message: definition_pb2.Message, group: str) -> definition_pb2.Mes
     if letter.topic.name == RETRY_PREFIX + group:
         origin = user.get(names.stored_name(names.RETRY_TOPIC), "")
         letter.topic.name = origin or letter.topic.name
-    system.message_id = user.get(names.stored_name(names.UNIQUE_KEY), "") or system.message_id
+        known_as = user.get(names.stored_name(names.UNIQUE_KEY), "")
+        if 0 < len(known_as) <= MAX_MESSAGE_ID_LENGTH:
+            system.message_id = known_as
     group = user.pop(names.SHARDING_KEY, "")
     if group and not system.message_group:
         system.message_group = group

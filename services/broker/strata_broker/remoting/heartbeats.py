@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from strata_broker.remoting.json_bodies import objects_in, read_object
 from strata_remoting import RemotingError
 
 MOST_SUBSCRIPTIONS = 256
@@ -62,10 +62,10 @@ def read_heartbeat(body: bytes, max_bytes: int) -> HeartbeatData:
     Raises:
         RemotingError: it cannot be read, or has more than `max_bytes`.
     """
-    data = _object(body, max_bytes)
+    data = read_object(body, max_bytes)
     consumers = {}
-    for one in _objects(data, "consumerDataSet"):
-        found = _objects(one, "subscriptionDataSet")
+    for one in objects_in(data, "consumerDataSet"):
+        found = objects_in(one, "subscriptionDataSet")
         if len(found) > MOST_SUBSCRIPTIONS:
             raise RemotingError(
                 f"a group has {len(found)} subscriptions; {MOST_SUBSCRIPTIONS} are allowed"
@@ -73,7 +73,7 @@ def read_heartbeat(body: bytes, max_bytes: int) -> HeartbeatData:
         consumers[_text(one, "groupName")] = dict(map(_subscription, found))
     return HeartbeatData(
         _text(data, "clientID"),
-        frozenset(_text(one, "groupName") for one in _objects(data, "producerDataSet")),
+        frozenset(_text(one, "groupName") for one in objects_in(data, "producerDataSet")),
         consumers,
     )
 
@@ -84,9 +84,9 @@ def read_locks(body: bytes, max_bytes: int) -> LockRequest:
     Raises:
         RemotingError: it cannot be read, or has more than `max_bytes`.
     """
-    data = _object(body, max_bytes)
+    data = read_object(body, max_bytes)
     queues = []
-    for one in _objects(data, "mqSet"):
+    for one in objects_in(data, "mqSet"):
         number = one.get("queueId")
         if isinstance(number, bool) or not isinstance(number, int):
             raise RemotingError("a queue has no number")
@@ -102,27 +102,6 @@ def _subscription(data: Mapping[str, Any]) -> tuple[str, RemotingSubscription]:
     return _text(data, "topic"), RemotingSubscription(
         expression, kind == "SQL92", data.get("classFilterMode") is True
     )
-
-
-def _object(body: bytes, max_bytes: int) -> dict[str, Any]:
-    if len(body) > max_bytes:
-        raise RemotingError(
-            f"the body has {len(body)} bytes; {max_bytes} are allowed (remoting.max_json_bytes)"
-        )
-    try:
-        data = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise RemotingError(f"the body is no JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise RemotingError("the body is no JSON object")
-    return data
-
-
-def _objects(data: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    found = data.get(name) or []
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise RemotingError(f"{name} is no list of objects")
-    return found
 
 
 def _text(data: Mapping[str, Any], name: str) -> str:

@@ -10,6 +10,7 @@ from strata_broker.remoting.answers import RemotingRefusal, succeeded
 from strata_broker.remoting.exchange import Exchange, Handler
 from strata_broker.remoting.face import MessagingFace
 from strata_broker.remoting.queue_ids import known_topic, public_queue, queue_number
+from strata_mq.access import Action
 from strata_mq.requests import Code, RequestError
 from strata_remoting import RemotingCommand, RequestCode, ResponseCode
 
@@ -122,6 +123,7 @@ class RemotingOffsets:
 
     def _queue(self, exchange: Exchange) -> definition_pb2.MessageQueue:
         request = exchange.request
+        exchange.require_topic(request.text("topic"), Action.SUB)
         topic = known_topic(self._view, request.text("topic"))
         queue = queue_number(self._view, topic, request.number("queueId"))
         return public_queue(self._view, topic, queue)

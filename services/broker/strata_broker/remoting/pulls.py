@@ -19,6 +19,7 @@ from strata_broker.remoting.heartbeats import RemotingSubscription
 from strata_broker.remoting.members import RemotingMembers
 from strata_broker.remoting.queue_ids import known_topic, public_queue, queue_number
 from strata_broker.remoting.shown import ShownQueue, pulled_message
+from strata_mq.access import Action
 from strata_mq.requests import Code
 from strata_remoting import RemotingCommand, RequestCode, ResponseCode, Store, encode_message
 
@@ -66,10 +67,12 @@ class RemotingPulls:
         Raises:
             RemotingError: a field is missing, or is no number.
             RemotingRefusal: the topic, queue or subscription does not exist.
-            RequestError: the pull failed unexpectedly.
+            RequestError: the client may not pull, or the pull failed unexpectedly.
         """
         request = exchange.request
         group, flags = request.text("consumerGroup"), request.number("sysFlag")
+        exchange.require_group(group, Action.SUB)
+        exchange.require_topic(request.text("topic"), Action.SUB)
         topic = known_topic(self._view, request.text("topic"))
         queue_id = request.number("queueId")
         queue = queue_number(self._view, topic, queue_id)

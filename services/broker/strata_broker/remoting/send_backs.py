@@ -34,6 +34,7 @@ from strata_runtime.clock import Clock
 
 _FIRST_LEVEL = 3
 _RETRY_QUEUE = 0
+_OF_THE_ORIGINAL = (names.RETRY_TOPIC, names.UNIQUE_KEY, names.ORIGIN_MESSAGE_ID)
 
 
 class SendBacks:
@@ -80,7 +81,9 @@ class SendBacks:
         group, physical = request.text("group"), request.number("offset")
         place = place_at(physical)
         topic = self._view.topic_by_id(place.topic_id) if place is not None else None
-        if place is None or topic is None:
+        # A place has the number of its topic, which anybody can guess.
+        is_readable = topic is not None and exchange.may_consume(topic.namespace, topic.name)
+        if place is None or topic is None or not is_readable:
             raise _not_found(physical)
         original = await self._reads.at(exchange, group, topic, place)
         if original is None:
@@ -115,15 +118,16 @@ def _copy_of(
 ) -> definition_pb2.Message:
     """Return the copy of a message: with the tag and keys that its consumer knows it by.
 
-    Only a copy that is sent back again names the topic that it is from: a producer may write that
-    property, too.
+    Only a copy that is sent back again names the topic that it is from and its first id: a producer
+    may write these properties, too.
     """
     known = original.system_properties
     copy = definition_pb2.Message(body=original.body)
     system, properties = copy.system_properties, copy.user_properties
     properties.update(original.user_properties)
     if not is_again:
-        properties.pop(names.stored_name(names.RETRY_TOPIC), None)
+        for name in _OF_THE_ORIGINAL:
+            properties.pop(names.stored_name(name), None)
     _keep(properties, names.RETRY_TOPIC, topic.name)
     _keep(properties, names.UNIQUE_KEY, known.message_id)
     _keep(properties, names.ORIGIN_MESSAGE_ID, known.message_id)

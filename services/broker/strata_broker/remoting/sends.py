@@ -22,7 +22,6 @@ from strata_broker.remoting.producer_groups import ProducerGroups
 from strata_broker.remoting.queue_ids import queue_number, queue_numbers
 from strata_broker.remoting.routes import RemotingRoutes
 from strata_broker.remoting.send_headers import send_header
-from strata_mq.access import Action
 from strata_mq.requests import RETRY_PREFIX
 from strata_mq.slots import fifo_queue
 from strata_remoting import (
@@ -88,10 +87,11 @@ class RemotingSends:
             RemotingError: a field or the batch cannot be read.
             RemotingRefusal: the queue does not exist, or a property or a producer group is not
                 allowed.
-            RequestError: the broker refused a message.
+            RequestError: the client may not send to the topic, or the broker refused a message.
         """
         request = exchange.request
         header = send_header(request)
+        exchange.require_send(header.topic)
         topic = self._view.topic("", header.topic)
         if topic is None or topic.is_table:
             topic = await self._routes.topic(exchange, header.topic)
@@ -105,7 +105,6 @@ class RemotingSends:
             return self._answer_place(request, place)
         is_half = _is_half(messages)
         if is_half:
-            exchange.require_topic(topic.name, Action.PUB)
             self._producer_groups.check_half(exchange.client, header.producer_group)
         response = await self._face.send(
             service_pb2.SendMessageRequest(messages=messages), exchange.caller(), queue

@@ -71,7 +71,7 @@ class Sender:
         self.appender = appender
         self._message_groups = message_groups
         self.budget = budget
-        self._quotas = quotas
+        self.quotas = quotas
         self._producers = producers
         self.checksum: Checksum = checksum
         self.clock = runtime.clock
@@ -79,7 +79,7 @@ class Sender:
         self.handles = runtime.handles
         self._access = runtime.access
         self.requests = runtime.requests
-        self._earlier = storage.earlier
+        self.earlier = storage.earlier
         self.searches = Searches(storage.earlier, runtime.requests)
         self._auto_create_topic = config.metadata.auto_create_topic
         self._max_messages = config.send.max_messages_per_request
@@ -252,9 +252,9 @@ class Sender:
         topic = self._provisioner.topic(*parsed.topic)
         if topic.is_dead_letter:
             raise RequestError(Code.FORBIDDEN, "no writable queue")
-        if self._quotas.limit_sends:
+        if self.quotas.limit_sends:
             # A failure from here on does not count against the sender's quota.
-            self._quotas.check_send(topic)
+            self.quotas.check_send(topic)
         if self._traces is None:
             self._stage_on(topic, call, parsed, started_s, None)
             return
@@ -323,12 +323,12 @@ class Sender:
         if not self.budget.try_take(topic.namespace, raft_group, pending.held_bytes, sharers):
             raise errors.too_many_requests()
         pending.charged_raft_group, pending.sharers = raft_group, sharers
-        if self._quotas.limit_sends:
-            self._quotas.charge_send(topic, len(outgoing), pending.size_bytes)
-        suspects = frozenset(self._earlier.suspects(topic, outgoing))
+        if self.quotas.limit_sends:
+            self.quotas.charge_send(topic, len(outgoing), pending.size_bytes)
+        suspects = frozenset(self.earlier.suspects(topic, outgoing))
         if suspects:
             for destination, indexes in parts:
-                raft_groups = self._earlier.raft_groups(topic, but=destination.raft_group)
+                raft_groups = self.earlier.raft_groups(topic, but=destination.raft_group)
                 wanted = suspects.intersection(indexes)
                 self.searches.begin(pending, Search(destination, indexes, wanted, raft_groups))
             return

@@ -22,6 +22,7 @@ class ClusterAdminServicer:
         nodes, picture = self._operations.nodes(), self._operations.picture()
         conditions = (picture.nodes.get(node.node_id) for node in nodes)
         replicas = self._operations.replica_counts()
+        topics, consumer_groups = self._operations.listed_counts()
         leaders = Counter(group.leader_node_id for group in raft_groups)
         return admin_pb2.GetClusterResponse(
             nodes=nodes,
@@ -40,6 +41,8 @@ class ClusterAdminServicer:
             ],
             metadata_age_ms=int(picture.metadata_age_s * 1_000),
             metadata_is_stale=picture.is_stale,
+            topic_count=topics,
+            consumer_group_count=consumer_groups,
         )
 
     async def get_health(self, _: admin_pb2.GetHealthRequest) -> admin_pb2.GetHealthResponse:

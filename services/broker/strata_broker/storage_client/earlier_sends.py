@@ -111,6 +111,10 @@ class EarlierSends:
         """Give it back."""
         self._under_way.give_back(min(count, self._max_lookups))
 
+    def oldest_ms(self) -> int:
+        """Return from which group time on a message is known as the repeat of another one."""
+        return self._clock.now_ms() - self._window_ms
+
     def raft_groups(self, topic: TopicRow, but: int) -> list[int]:
         """Return the raft groups that may hold earlier sends, except one that checks for itself."""
         return [each for each in self._view.holders(topic) if each != but]
@@ -122,21 +126,40 @@ class EarlierSends:
         kind: PartKind,
         raft_groups: Iterable[int],
         timeout_s: float,
+        *,
+        since_ms: int = 0,
     ) -> Earlier | None:
         """Look for a message in raft groups; None: none of them has it.
+
+        Args:
+            topic: of the message.
+            message_id: of the message.
+            kind: whether it may wait somewhere.
+            raft_groups: where to look, in this order.
+            timeout_s: time for each raft group.
+            since_ms: a message that was stored before that counts as another one.
 
         Raises:
             RequestError: a raft group did not answer: the result is unknown.
         """
         for raft_group in raft_groups:
-            found = await self._at(raft_group, topic, message_id, kind, timeout_s)
+            found = await self._at(
+                raft_group, topic, message_id, kind, timeout_s, since_ms=since_ms
+            )
             if found is not None:
                 self._found.add()
                 return found
         return None
 
     async def _at(
-        self, raft_group: int, topic: TopicRow, message_id: str, kind: PartKind, timeout_s: float
+        self,
+        raft_group: int,
+        topic: TopicRow,
+        message_id: str,
+        kind: PartKind,
+        timeout_s: float,
+        *,
+        since_ms: int,
     ) -> Earlier | None:
         if kind is not PartKind.PLAIN:
             waiting = await self._waiting_at(raft_group, topic, message_id, timeout_s)
@@ -155,6 +178,8 @@ class EarlierSends:
             timeout_s=timeout_s,
         )
         for message in stored.messages:
+            if message.store_time_ms < since_ms:
+                continue
             return Earlier(raft_group, message.offset)
         return None
 

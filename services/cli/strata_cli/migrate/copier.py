@@ -129,6 +129,24 @@ class Copier:
         """Whether `stop` was called."""
         return self._stop.is_set()
 
+    async def repeat(self, call: Callable[[], Awaitable[Result]]) -> Result:
+        """Make a call; repeat it a few times while its server cannot be reached.
+
+        Raises:
+            CliError: it refuses, or it could not be reached for too long, or until `stop` was
+                called.
+        """
+        pause_s = _FIRST_PAUSE_S
+        for _ in range(_TRIES - 1):
+            try:
+                return await call()
+            except (TargetBusyError, SourceUnreachableError):
+                if self.stopping:
+                    raise
+                await self.pause(pause_s)
+                pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+        return await call()
+
     async def pause(self, pause_s: float) -> None:
         """Wait for so many seconds, or until `stop` is called."""
         waits = [
@@ -180,7 +198,7 @@ class Copier:
         if not behind:
             return
         numbers = range(topic.queue_count) if topic.has_message_groups else [behind[0].number]
-        await self._repeat(lambda: self._read_back(topic.name, numbers))
+        await self.repeat(lambda: self._read_back(topic.name, numbers))
         for one in behind:
             one.stored = await asyncio.to_thread(self._state.stored_from, one.queue, one.offset)
         while behind and not self.stopping:
@@ -189,7 +207,7 @@ class Copier:
             behind = [each for each in behind if each.offset < each.end]
 
     async def _begin(self, topic: PlannedTopic, queue: SourceQueue) -> _QueueCopy:
-        window = await self._repeat(lambda: self._source.window(queue))
+        window = await self.repeat(lambda: self._source.window(queue))
         offset = await asyncio.to_thread(self._state.begin, queue, window.begin)
         return _QueueCopy(queue, topic.queues[queue], offset, window.end)
 
@@ -211,7 +229,7 @@ class Copier:
             if room <= 0:
                 break
             at = batch.next_offset
-            pulled = await self._repeat(partial(self._pull, one.queue, at, room))
+            pulled = await self.repeat(partial(self._pull, one.queue, at, room))
             for message in pulled.messages:
                 if batch.is_full:
                     break
@@ -291,7 +309,7 @@ class Copier:
             is_uncertain = True
             await self._send_some(one, batch, left)
 
-        await self._repeat(attempt)
+        await self.repeat(attempt)
 
     async def _send_some(
         self,
@@ -321,7 +339,7 @@ class Copier:
         stored: set[int] = set()
         # A message group is elsewhere while its topic gets more queues.
         for looked_at in (_queues_of(topic, one, batch), numbers):
-            await self._repeat(partial(self._read_back, topic.name, looked_at))
+            await self.repeat(partial(self._read_back, topic.name, looked_at))
             stored = await asyncio.to_thread(self._state.stored_from, one.queue, one.offset)
             if wanted <= stored:
                 break
@@ -343,7 +361,7 @@ class Copier:
     ) -> None:
         """Check that a message that was not stored is one whose id the target has already."""
         message_id = message.system_properties.message_id
-        if not await self._repeat(lambda: self._target.has_message(topic, message_id)):
+        if not await self.repeat(lambda: self._target.has_message(topic, message_id)):
             raise CliError(
                 f"the message at offset {offset} of {one.queue} was sent, and the target does not "
                 f"have it: id {message_id}"
@@ -369,21 +387,6 @@ class Copier:
                 if scanned.resume_offset == offset:
                     break
                 offset = scanned.resume_offset
-
-    async def _repeat(self, call: Callable[[], Awaitable[Result]]) -> Result:
-        """Make a call; repeat it a few times while its server cannot be reached.
-
-        Raises:
-            CliError: it refuses, or it could not be reached for too long.
-        """
-        pause_s = _FIRST_PAUSE_S
-        for _ in range(_TRIES - 1):
-            try:
-                return await call()
-            except (TargetBusyError, SourceUnreachableError):
-                await self._sleep(pause_s)
-                pause_s = min(2 * pause_s, _MAX_PAUSE_S)
-        return await call()
 
 
 def _queues_of(topic: PlannedTopic, one: _QueueCopy, batch: _Batch) -> set[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from strata_cli.errors import CliError
@@ -95,24 +96,36 @@ class Migration:
     async def run(self, state: MigrationState, copier: Copier) -> SetCursors:
         """Make what is missing, copy what the source holds now, set cursors.
 
+        Returns:
+            The cursors; none were set if the copier was stopped.
+
         Raises:
             CliError: the source or the target refused or failed; a repeat goes on from there.
         """
-        plan = await self._plan(await self._source.describe(), state)
+        try:
+            return await self._run(state, copier)
+        except (SourceUnreachableError, TargetBusyError):
+            if not copier.stopping:
+                raise
+            # All that is noted is at the target; the next run does the rest.
+            return SetCursors((), 0, ())
+
+    async def _run(self, state: MigrationState, copier: Copier) -> SetCursors:
+        repeat = copier.repeat
+        plan = await self._plan(await repeat(self._source.describe), state)
         for topic in plan.topics.values():
-            await self._prepare(topic, state)
+            await repeat(partial(self._prepare, topic, state))
         for group in plan.groups.values():
-            await self._make_group(group)
+            await repeat(partial(self._make_group, group))
         await copier.copy(plan)
         if copier.stopping:
             return SetCursors((), 0, ())
         # Positions may have moved while messages were copied; all of those messages are there.
-        latest = await self._plan(await self._source.describe(), state)
+        latest = await self._plan(await repeat(self._source.describe), state)
         copied = {group for group, _ in plan.positions} | set(plan.groups)
         positions = {key: offsets for key, offsets in latest.positions.items() if key[0] in copied}
-        return await set_cursors(
-            MigrationPlan(plan.topics, plan.groups, plan.skipped, positions), state, self._target
-        )
+        copied_plan = MigrationPlan(plan.topics, plan.groups, plan.skipped, positions)
+        return await set_cursors(copied_plan, state, self._target, repeat)
 
     async def follow(self, state: MigrationState, copier: Copier, pause_s: float) -> SetCursors:
         """Run again and again until the copier is stopped.
@@ -135,9 +148,6 @@ class Migration:
             except (SourceUnreachableError, TargetBusyError):
                 # A server that restarts is no reason to stop following.
                 failures += 1
-                if copier.stopping:
-                    # All that is noted is at the target; the next run does the rest.
-                    return last
                 if failures == _MOST_FAILED_ROUNDS:
                     raise
                 await copier.pause(max(pause_s, _LEAST_PAUSE_S))

@@ -12,13 +12,24 @@ alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar
 
 from strata_cli.migrate.plan import MigrationPlan
 from strata_cli.migrate.source_rows import SourceQueue
 from strata_cli.migrate.state import MigrationState
 from strata_cli.migrate.target import MigrationTarget
+
+Result = TypeVar("Result")
+
+
+class Repeat(Protocol):
+    """Makes calls that can be repeated."""
+
+    async def __call__(self, call: Callable[[], Awaitable[Result]]) -> Result:
+        """Make a call until it is answered; see `Copier.repeat`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +106,18 @@ def _cursors_in(
 
 
 async def set_cursors(
-    plan: MigrationPlan, state: MigrationState, target: MigrationTarget
+    plan: MigrationPlan, state: MigrationState, target: MigrationTarget, repeat: Repeat
 ) -> SetCursors:
     """Set the cursors of consumer groups at the target.
 
+    Args:
+        plan: says which.
+        state: what is copied, and which cursors were set.
+        target: has the consumer groups.
+        repeat: makes a call again whose answer was lost.
+
     Raises:
-        CliError: the target refuses.
+        CliError: the target refuses, or does not answer.
     """
     wanted = await asyncio.to_thread(wanted_cursors, plan, state)
     last = await asyncio.to_thread(state.positions)
@@ -109,7 +126,8 @@ async def set_cursors(
     present: dict[str, Mapping[tuple[str, int], int]] = {}
     for one in wanted:
         if one.group not in present:
-            present[one.group] = await target.cursors(one.group) or {}
+            found = await repeat(partial(target.cursors, one.group))
+            present[one.group] = found or {}
         key = one.group, one.topic, one.number
         before = last.get(key)
         now = present[one.group].get((one.topic, one.number))
@@ -119,7 +137,7 @@ async def set_cursors(
             kept += 1
         else:
             await asyncio.to_thread(state.intend, *key, one.offset)
-            cursor = await target.set_cursor(one.group, one.topic, one.number, one.offset)
+            cursor = await repeat(partial(target.set_cursor, *key, one.offset))
             await asyncio.to_thread(state.set_position, *key, cursor)
             moved.append(one)
     return SetCursors(moved, kept, left_alone)

@@ -6,7 +6,8 @@ in flight, finds those that are stored, and sends only the others. There is no f
 machine that loses power leaves an earlier state of the file, and the target still knows the rest.
 Cursors are written with fsync, because consumers move them afterwards.
 
-A *run* is a row of messages that follow each other in a source queue and in a target queue.
+A *run* is a row of messages that follow each other in a source queue and in a target queue. A run
+is bounded, so that the runs with messages from some offset on are a range of an index.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from strata_cli.migrate.source_rows import SourceQueue
 
 FORMAT = "1"
 _PAGE_RUNS = 10_000
+MAX_RUN_MESSAGES = 4_096
+"""Most messages of one run."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -137,6 +140,9 @@ class MigrationState:
             raise CliError(f"{path}: {error}") from None
         if self.fact("format", FORMAT) != FORMAT:
             raise CliError(f"{path} was written by another version of strata migrate")
+        # Files of earlier builds have runs of any length.
+        ((longest,),) = self._all("SELECT max(count) FROM runs", ())
+        self._longest_run = max(longest or 0, MAX_RUN_MESSAGES)
 
     def close(self) -> None:
         """Close the file, once the write under way is done; later calls fail."""
@@ -276,8 +282,8 @@ class MigrationState:
         """Return the offsets of a source queue, from one on, whose messages are at the target."""
         found = self._all(
             "SELECT source_offset, count FROM runs WHERE topic = ? AND broker = ? AND queue = ? "
-            "AND source_offset + count > ?",
-            (*queue, offset),
+            "AND source_offset > ? AND source_offset + count > ?",
+            (*queue, offset - self._longest_run, offset),
         )
         return {each for first, count in found for each in range(max(first, offset), first + count)}
 
@@ -375,7 +381,7 @@ def _joined(last: _Run | None, found: Iterable[StoredCopy]) -> list[_Run]:
         if runs:
             target, broker, queue, source, count = runs[-1]
             follows = one == StoredCopy(target + count, broker, queue, source + count)
-            if follows:
+            if follows and count < MAX_RUN_MESSAGES:
                 runs[-1] = target, broker, queue, source, count + 1
                 continue
         runs.append((one.target_offset, one.broker, one.queue, one.source_offset, 1))

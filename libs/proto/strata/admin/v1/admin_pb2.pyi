@@ -1682,10 +1682,17 @@ class GetClusterResponse(_message.Message):
     CONDITIONS_FIELD_NUMBER: _builtins.int
     METADATA_AGE_MS_FIELD_NUMBER: _builtins.int
     METADATA_IS_STALE_FIELD_NUMBER: _builtins.int
+    TOPIC_COUNT_FIELD_NUMBER: _builtins.int
+    CONSUMER_GROUP_COUNT_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     metadata_age_ms: _builtins.int
     """Time since a nameserver with a majority last confirmed the broker's metadata."""
     metadata_is_stale: _builtins.bool
+    topic_count: _builtins.int
+    """Topics without those of dead letters and those that stand for tables, and consumer groups
+    without StrataMQ's own, of all namespaces. An older broker does not count them.
+    """
+    consumer_group_count: _builtins.int
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[_meta_pb2.Node]: ...
     @_builtins.property
@@ -1703,12 +1710,21 @@ class GetClusterResponse(_message.Message):
         conditions: _abc.Iterable[Global___NodeCondition] | None = ...,
         metadata_age_ms: _builtins.int = ...,
         metadata_is_stale: _builtins.bool = ...,
+        topic_count: _builtins.int | None = ...,
+        consumer_group_count: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_consumer_group_count", b"_consumer_group_count", "_topic_count", b"_topic_count", "consumer_group_count", b"consumer_group_count", "topic_count", b"topic_count"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["conditions", b"conditions", "metadata_age_ms", b"metadata_age_ms", "metadata_is_stale", b"metadata_is_stale", "nodes", b"nodes", "raft_groups", b"raft_groups", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_consumer_group_count", b"_consumer_group_count", "_topic_count", b"_topic_count", "conditions", b"conditions", "consumer_group_count", b"consumer_group_count", "metadata_age_ms", b"metadata_age_ms", "metadata_is_stale", b"metadata_is_stale", "nodes", b"nodes", "raft_groups", b"raft_groups", "topic_count", b"topic_count", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__consumer_group_count: _TypeAlias = _typing.Literal["consumer_group_count"]  # noqa: Y015
+    _WhichOneofArgType__consumer_group_count: _TypeAlias = _typing.Literal["_consumer_group_count", b"_consumer_group_count"]  # noqa: Y015
+    _WhichOneofReturnType__topic_count: _TypeAlias = _typing.Literal["topic_count"]  # noqa: Y015
+    _WhichOneofArgType__topic_count: _TypeAlias = _typing.Literal["_topic_count", b"_topic_count"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__consumer_group_count) -> _WhichOneofReturnType__consumer_group_count | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__topic_count) -> _WhichOneofReturnType__topic_count | None: ...
 
 Global___GetClusterResponse: _TypeAlias = GetClusterResponse  # noqa: Y015
 

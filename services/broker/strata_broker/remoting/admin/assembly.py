@@ -24,6 +24,7 @@ from strata_broker.remoting.admin.running_info import AdminRunningInfo
 from strata_broker.remoting.admin.topic_lists import AdminTopicLists
 from strata_broker.remoting.admin.topics import AdminTopics
 from strata_broker.remoting.admin.users import AdminUsers
+from strata_broker.remoting.consumers import RemotingConsumers
 from strata_broker.remoting.exchange import Handler
 from strata_broker.remoting.members import RemotingMembers
 from strata_broker.remoting.routes import RemotingRoutes
@@ -38,6 +39,7 @@ class AdminParts:
         face: the broker's handlers for operators.
         places: know topics and this broker.
         members: of consumer groups that are connected here.
+        consumers: take heartbeats, which tell operators of producers too.
         routes: of topics.
         store: returns the address that messages name as their store: of this broker.
         host: under which clients reach the broker.
@@ -47,6 +49,7 @@ class AdminParts:
     face: OperatorFace
     places: AdminPlaces
     members: RemotingMembers
+    consumers: RemotingConsumers
     routes: RemotingRoutes
     store: Callable[[], Store]
     host: str
@@ -57,21 +60,18 @@ def with_admin(clients: Mapping[int, Handler], parts: AdminParts) -> dict[int, H
     """Return handlers of clients' requests and of operators' requests, by request code.
 
     Args:
-        clients: handlers of clients' requests; heartbeats tell operators of producers too.
+        clients: handlers of clients' requests.
         parts: of the port.
     """
     face, places, runtime = parts.face, parts.places, parts.runtime
     most = runtime.config.remoting.max_json_bytes
+    timeout_s = runtime.config.calls.max_timeout_ms / 1000
     listing = ResourceListing(face, max_frame_bytes=runtime.config.remoting.max_frame_bytes)
     messages = StoredMessages(face, places, store=parts.store, host=parts.host)
-    retries = RetryRoutes(
-        clients,
-        parts.routes,
-        places.view,
-        is_checked=runtime.access.is_on,
-        max_json_bytes=most,
-    )
-    producers = ConnectedProducers(retries.heartbeat, runtime.clock, max_json_bytes=most)
+    retries = RetryRoutes(parts.routes, places.view, is_checked=runtime.access.is_on)
+    producers = ConnectedProducers(runtime.clock)
+    for listener in (retries.heard, producers.heard):
+        parts.consumers.on_heartbeat(listener)
     return {
         **clients,
         **retries.handlers(),
@@ -79,7 +79,7 @@ def with_admin(clients: Mapping[int, Handler], parts: AdminParts) -> dict[int, H
         **AdminTopics(face, places, listing, max_json_bytes=most).handlers(),
         **AdminTopicLists(places, listing).handlers(),
         **AdminGroups(face, places, listing, max_json_bytes=most).handlers(),
-        **AdminProgress(face, places, listing).handlers(),
+        **AdminProgress(face, places, listing, timeout_s=timeout_s).handlers(),
         **AdminResets(face, places, parts.members).handlers(),
         **AdminAudience(face).handlers(),
         **AdminConnections(face, listing, parts.members, producers=producers).handlers(),
@@ -88,5 +88,4 @@ def with_admin(clients: Mapping[int, Handler], parts: AdminParts) -> dict[int, H
         **AdminQueueEntries(face, places, messages).handlers(),
         **AdminBrokerInfo(face, places, runtime.recorder, clock=runtime.clock).handlers(),
         **AdminUsers(face).handlers(),
-        **producers.handlers(),
     }

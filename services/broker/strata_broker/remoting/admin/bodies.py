@@ -14,7 +14,7 @@ from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.remoting.addresses import broker_name_of
 from strata_broker.remoting.answers import VERSION
 from strata_broker.remoting.queue_ids import queue_numbers
-from strata_remoting import RemotingCommand, RemotingError, ResponseCode
+from strata_remoting import RemotingCommand, ResponseCode
 
 OBJECT_KEYS = "$object keys"
 """Key of a dictionary that stands for a map with objects as keys; its value: a list of pairs."""
@@ -64,37 +64,6 @@ def shown_queue(view: MetadataView, topic: TopicRow, queue: int) -> dict[str, An
     numbers = queue_numbers(view, topic)
     queue_id = numbers.index(queue) if queue in numbers else queue
     return {"brokerName": broker_name_of(topic.name), "queueId": queue_id, "topic": topic.name}
-
-
-def read_object(body: bytes, max_bytes: int) -> dict[str, Any]:
-    """Return the JSON object of a body.
-
-    Raises:
-        RemotingError: it is none, or has more than `max_bytes`.
-    """
-    if len(body) > max_bytes:
-        raise RemotingError(
-            f"the body has {len(body)} bytes; {max_bytes} are allowed (remoting.max_json_bytes)"
-        )
-    try:
-        data = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise RemotingError(f"the body is no JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise RemotingError("the body is no JSON object")
-    return data
-
-
-def objects_in(data: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """Return the list of objects under a name.
-
-    Raises:
-        RemotingError: there is something else.
-    """
-    found = data.get(name) or []
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise RemotingError(f"{name} is no list of objects")
-    return found
 
 
 DATA_VERSION = {"counter": 0, "stateVersion": 0, "timestamp": 0}

@@ -5,13 +5,12 @@ StrataMQ keeps no producer groups; operators find an application's producers by 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from strata_broker.remoting.exchange import Exchange, Handler, RemotingPeer
-from strata_broker.remoting.heartbeats import read_heartbeat
-from strata_remoting import RemotingCommand, RequestCode
+from strata_broker.remoting.exchange import Exchange, RemotingPeer
+from strata_broker.remoting.heartbeats import HeartbeatData
 from strata_runtime.clock import Clock
 
 
@@ -41,34 +40,18 @@ class ConnectedProducers:
     """See the module docstring. A connection that ended is forgotten with its object.
 
     Args:
-        heartbeat: takes a client's heartbeat, and checks its limits.
         clock: wall time.
-        max_json_bytes: of a heartbeat's body.
     """
 
-    def __init__(self, heartbeat: Handler, clock: Clock, *, max_json_bytes: int) -> None:
-        self._heartbeat = heartbeat
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._max_json_bytes = max_json_bytes
         self._heard: WeakKeyDictionary[RemotingPeer, _Heard] = WeakKeyDictionary()
 
-    def handlers(self) -> Mapping[int, Handler]:
-        """Return the handlers by request code."""
-        return {RequestCode.HEART_BEAT: self.heartbeat}
-
-    async def heartbeat(self, exchange: Exchange) -> RemotingCommand | None:
-        """Take a heartbeat as before, and note its producer groups.
-
-        Raises:
-            RemotingError: the body cannot be read.
-            RequestError: the client is refused.
-        """
-        answer = await self._heartbeat(exchange)
-        data = read_heartbeat(exchange.request.body, self._max_json_bytes)
+    async def heard(self, exchange: Exchange, data: HeartbeatData) -> None:
+        """Note the producer groups of a heartbeat."""
         self._heard[exchange.client] = _Heard(
             data.producer_groups, exchange.request.version, self._clock.wall_ms()
         )
-        return answer
 
     def every(self) -> Iterator[ConnectedProducer]:
         """Yield the clients that are connected, once for each producer group."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from strata.admin.v1 import admin_pb2
-from strata_broker.remoting.admin.bodies import DATA_VERSION, objects_in, read_object
+from strata_broker.remoting.admin.bodies import DATA_VERSION
 from strata_broker.remoting.admin.group_configs import shown_group, wanted_group
 from strata_broker.remoting.admin.listing import ResourceListing
-from strata_broker.remoting.admin.operator_face import OperatorFace
+from strata_broker.remoting.admin.operator_face import AlreadyThere, OperatorFace
 from strata_broker.remoting.admin.places import AdminPlaces
 from strata_broker.remoting.answers import RemotingRefusal, succeeded, with_json
 from strata_broker.remoting.exchange import Exchange, Handler
+from strata_broker.remoting.json_bodies import objects_in, read_object
+from strata_mq.access import Action
 from strata_remoting import AdminCode, RemotingCommand, ResponseCode
 
 _MASK = ("fifo", "max_attempts", "backoff")
@@ -83,9 +86,11 @@ class AdminGroups:
         """Delete a consumer group; tools ask every broker, so a missing one is deleted.
 
         Raises:
+            AccessRefused: FORBIDDEN.
             RemotingRefusal: the call was refused.
         """
         name = exchange.request.text("groupName")
+        exchange.require_group(name, Action.DELETE)
         if self._places.view.consumer_group("", name) is not None:
             await self._face.call(
                 "DeleteConsumerGroup",
@@ -123,13 +128,15 @@ class AdminGroups:
     async def _put(self, data: dict[str, Any], exchange: Exchange) -> None:
         group = wanted_group(data)
         if self._places.view.consumer_group("", group.name) is None:
-            await self._face.call(
-                "CreateConsumerGroup",
-                admin_pb2.CreateConsumerGroupRequest(consumer_group=group),
-                admin_pb2.CreateConsumerGroupResponse,
-                exchange.caller(),
-            )
-            return
+            # Another broker may have made it a moment ago.
+            with suppress(AlreadyThere):
+                await self._face.call(
+                    "CreateConsumerGroup",
+                    admin_pb2.CreateConsumerGroupRequest(consumer_group=group),
+                    admin_pb2.CreateConsumerGroupResponse,
+                    exchange.caller(),
+                )
+                return
         mask = _MASK if group.WhichOneof("backoff") else _MASK[:2]
         await self._face.call(
             "UpdateConsumerGroup",

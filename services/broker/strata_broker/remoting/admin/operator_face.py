@@ -38,6 +38,10 @@ _CODES = {
 _PREFIX = re.compile(r"CODE: \d+ +DESC: ")
 
 
+class AlreadyThere(RemotingRefusal):
+    """What is to be made exists: this broker may not see it yet."""
+
+
 class OperatorFace:
     """`Methods` that keeps the handlers of operators' services, and calls them."""
 
@@ -73,7 +77,7 @@ class OperatorFace:
             missing: code for a thing that does not exist.
 
         Raises:
-            RemotingRefusal: the call was refused.
+            RemotingRefusal: the call was refused; `AlreadyThere` if that is the reason.
         """
         handler = self._unary[f"/{admin_rpc.SERVICE}/{rpc}"]
         try:
@@ -81,7 +85,8 @@ class OperatorFace:
         except CallError as failure:
             codes = {**_CODES, "NOT_FOUND": missing}
             code = codes.get(failure.status, ResponseCode.SYSTEM_ERROR)
-            raise RemotingRefusal(code, _PREFIX.sub("", failure.reason)) from failure
+            kind = AlreadyThere if failure.status == "ALREADY_EXISTS" else RemotingRefusal
+            raise kind(code, _PREFIX.sub("", failure.reason)) from failure
 
     async def call_rocketmq(
         self, rpc: str, request: Message, response_type: type[Response], caller: CallInfo

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Container
 from dataclasses import dataclass
 
@@ -17,11 +18,13 @@ class AdminPlaces:
         view: knows topics and consumer groups.
         addresses: of the brokers.
         cluster_name: in routes.
+        patience_s: how long this broker may take to see what another one has made.
     """
 
     view: MetadataView
     addresses: RemotingAddresses
     cluster_name: str
+    patience_s: float
 
     def names_here(self) -> Container[str]:
         """Return the broker names that this broker is behind (see `broker_name_of`).
@@ -30,6 +33,17 @@ class AdminPlaces:
         """
         own = self.addresses.own
         return frozenset(name for name in broker_names() if self.addresses.of(name) == own)
+
+    async def new_topic(self, name: str) -> TopicRow | None:
+        """Wait for a topic that another broker has made; None: it is not seen in time."""
+        view = self.view
+        try:
+            async with asyncio.timeout(self.patience_s):
+                while self.topic(name) is None:
+                    await view.wait_for_revision(view.revision + 1, self.patience_s)
+        except TimeoutError:
+            return None
+        return self.topic(name)
 
     def topic(self, name: str) -> TopicRow | None:
         """Return a topic that remoting clients can see; None: there is none."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Container, Mapping
 from typing import Any
 
 from apache.rocketmq.v2 import admin_pb2 as rocketmq_admin_pb2
@@ -15,6 +16,7 @@ from strata_broker.remoting.admin.operator_face import OperatorFace
 from strata_broker.remoting.admin.places import AdminPlaces
 from strata_broker.remoting.answers import RemotingRefusal
 from strata_broker.remoting.exchange import Exchange, Handler
+from strata_mq.requests import RequestError
 from strata_remoting import AdminCode, RemotingCommand, ResponseCode
 
 _MOST_GROUPS = 1_000
@@ -29,9 +31,18 @@ class AdminProgress:
         face: the broker's handlers for operators.
         places: know topics and queues.
         listing: of all consumer groups.
+        timeout_s: time for all groups of a broker.
     """
 
-    def __init__(self, face: OperatorFace, places: AdminPlaces, listing: ResourceListing) -> None:
+    def __init__(
+        self,
+        face: OperatorFace,
+        places: AdminPlaces,
+        listing: ResourceListing,
+        *,
+        timeout_s: float,
+    ) -> None:
+        self._timeout_s = timeout_s
         self._face = face
         self._places = places
         self._listing = listing
@@ -61,7 +72,8 @@ class AdminProgress:
         """Answer with the offsets of all consumer groups on the topics behind this broker.
 
         Raises:
-            RemotingRefusal: there are too many groups, or the call was refused.
+            RemotingRefusal: there are too many groups or not enough time for them, or the call was
+                refused.
         """
         groups = await self._listing.groups(exchange, lambda row: row.name)
         here = self._places.names_here()
@@ -72,18 +84,20 @@ class AdminProgress:
                 "ask for a group alone",
             )
         shown, total, in_flight = [], 0, 0
-        for group in groups:
-            found = await self._face.consumer_group(group, exchange.caller())
-            lags = [lag for lag in found.queues if broker_name_of(lag.topic) in here]
-            topics = sorted({lag.topic for lag in lags})
-            times = await self._times(exchange, group, topics)
-            stats = [
-                self._stats([lag for lag in lags if lag.topic == topic], times) for topic in topics
-            ]
-            if stats:
-                shown.append({group: stats})
-            total += sum(lag.lag for lag in lags)
-            in_flight += sum(lag.in_flight for lag in lags)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                for group in groups:
+                    lags, stats = await self._of_one(exchange, group, here)
+                    if stats:
+                        shown.append({group: stats})
+                    total += sum(lag.lag for lag in lags)
+                    in_flight += sum(lag.in_flight for lag in lags)
+        except TimeoutError:
+            raise RemotingRefusal(
+                ResponseCode.SYSTEM_BUSY,
+                f"the progress of {len(groups)} consumer groups was not found in "
+                f"{self._timeout_s:g} s (calls.max_timeout_ms): ask for a group alone",
+            ) from None
         answer = {
             "brokerAddr": self._places.addresses.own,
             "consumeStatsList": shown,
@@ -91,6 +105,24 @@ class AdminProgress:
             "totalInflightDiff": in_flight,
         }
         return with_object_keys(exchange.request, answer)
+
+    async def _of_one(
+        self, exchange: Exchange, group: str, here: Container[str]
+    ) -> tuple[list[admin_pb2.ConsumerQueueLag], list[dict[str, Any]]]:
+        """Return the progress of a group on topics behind this broker; it may be gone meanwhile."""
+        try:
+            found = await self._face.consumer_group(group, exchange.caller())
+            lags = [lag for lag in found.queues if broker_name_of(lag.topic) in here]
+            topics = sorted({lag.topic for lag in lags})
+            times = await self._times(exchange, group, topics)
+        except (RemotingRefusal, RequestError):
+            if self._places.view.consumer_group("", group) is None:
+                return [], []
+            raise
+        stats = [
+            self._stats([lag for lag in lags if lag.topic == topic], times) for topic in topics
+        ]
+        return lags, stats
 
     async def time_spans(self, exchange: Exchange) -> RemotingCommand:
         """Answer with the store times of a topic's queues, and where a consumer group is.

@@ -12,6 +12,7 @@ from strata_broker.remoting.admin.places import AdminPlaces
 from strata_broker.remoting.answers import with_json
 from strata_broker.remoting.exchange import Exchange, Handler
 from strata_broker.remoting.queue_ids import known_topic, queue_number
+from strata_mq.access import Action
 from strata_remoting import (
     AdminCode,
     OffsetPlace,
@@ -46,10 +47,12 @@ class AdminQueueEntries:
         """Answer with some entries of a queue, from an offset on.
 
         Raises:
+            AccessRefused: FORBIDDEN.
             RemotingRefusal: the queue does not exist, or the call was refused.
             RequestError: TOPIC_NOT_FOUND.
         """
         request = exchange.request
+        exchange.require_topic(request.text("topic"), Action.SUB)
         topic = known_topic(self._places.view, request.text("topic"))
         queue = queue_number(self._places.view, topic, request.number("queueId"))
         wanted = admin_pb2.ScanQueueRequest(

@@ -18,6 +18,7 @@ from strata_broker.remoting.answers import RemotingRefusal, succeeded
 from strata_broker.remoting.exchange import Exchange, Handler
 from strata_broker.remoting.members import RemotingMembers
 from strata_broker.remoting.queue_ids import queue_number
+from strata_mq.access import Action
 from strata_remoting import AdminCode, RemotingCommand, ResponseCode
 
 _NO_OFFSET = -1
@@ -52,10 +53,12 @@ class AdminResets:
         A reset that is not forced moves no queue forward.
 
         Raises:
+            AccessRefused: FORBIDDEN.
             RemotingRefusal: the topic, group or queue does not exist, or the call was refused.
         """
         request = exchange.request
         group, name = request.text("group"), request.text("topic")
+        exchange.require_group(group, Action.UPDATE)
         topic = self._topic(name)
         target = admin_pb2.ResetConsumerGroupRequest(name=group, topic=name)
         queue_id = request.number("queueId", -1)
@@ -79,11 +82,13 @@ class AdminResets:
         """Give a consumer group the positions of another one.
 
         Raises:
+            AccessRefused: FORBIDDEN.
             RemotingRefusal: a group or topic does not exist, or the call was refused.
         """
         request = exchange.request
         source, wanted = request.text("srcGroup"), request.text("topic", "")
         copy = request.text("destGroup")
+        exchange.require_group(copy, Action.UPDATE)
         found = await self._face.consumer_group(source, exchange.caller())
         for lag in found.queues:
             if wanted in ("", lag.topic) and self._places.topic(lag.topic) is not None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.remoting.answers import with_json
 from strata_broker.remoting.exchange import Exchange, Handler
-from strata_broker.remoting.heartbeats import read_heartbeat
+from strata_broker.remoting.heartbeats import HeartbeatData
 from strata_broker.remoting.routes import RemotingRoutes
 from strata_mq.requests import RETRY_PREFIX, RequestError, check_consumer_group
 from strata_remoting import RemotingCommand, RequestCode
@@ -25,34 +25,19 @@ class RetryRoutes:
     """See the module docstring.
 
     Args:
-        clients: handlers of clients' requests.
         routes: answer all other requests for routes, and make topics of retries.
         view: knows topics and consumer groups.
         is_checked: whether access is controlled; then the routes check who may see a group.
-        max_json_bytes: of a heartbeat's body.
     """
 
-    def __init__(
-        self,
-        clients: Mapping[int, Handler],
-        routes: RemotingRoutes,
-        view: MetadataView,
-        *,
-        is_checked: bool,
-        max_json_bytes: int,
-    ) -> None:
-        self._heartbeat = clients[RequestCode.HEART_BEAT]
+    def __init__(self, routes: RemotingRoutes, view: MetadataView, *, is_checked: bool) -> None:
         self._routes = routes
         self._view = view
         self._is_checked = is_checked
-        self._max_json_bytes = max_json_bytes
 
     def handlers(self) -> Mapping[int, Handler]:
         """Return the handlers by request code."""
-        return {
-            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
-            RequestCode.HEART_BEAT: self.heartbeat,
-        }
+        return {RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route}
 
     async def route(self, exchange: Exchange) -> RemotingCommand:
         """Answer with the queues of a topic.
@@ -67,19 +52,11 @@ class RetryRoutes:
         check_consumer_group(group)
         return with_json(exchange.request, self._routes.shown(name, _RETRY_QUEUES))
 
-    async def heartbeat(self, exchange: Exchange) -> RemotingCommand | None:
-        """Take a heartbeat, and make the topics of retries that its consumers subscribe to.
-
-        Raises:
-            RemotingError: the body cannot be read.
-            RequestError: the client is refused.
-        """
-        answer = await self._heartbeat(exchange)
-        data = read_heartbeat(exchange.request.body, self._max_json_bytes)
+    async def heard(self, exchange: Exchange, data: HeartbeatData) -> None:
+        """Make the topics of retries that the consumers of a heartbeat subscribe to."""
         for group, subscriptions in data.consumers.items():
             name = RETRY_PREFIX + group
             if name in subscriptions and self._view.topic("", name) is None:
                 # A consumer lives without its retries, and its next heartbeat tries again.
                 with suppress(RequestError):
                     await self._routes.topic(exchange, name)
-        return answer

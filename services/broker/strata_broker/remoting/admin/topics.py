@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strata.admin.v1 import admin_pb2
@@ -12,17 +12,16 @@ from strata_broker.remoting.addresses import broker_name_of
 from strata_broker.remoting.admin.bodies import (
     DATA_VERSION,
     object_keyed,
-    objects_in,
-    read_object,
     shown_queue,
     with_object_keys,
 )
 from strata_broker.remoting.admin.listing import ResourceListing
-from strata_broker.remoting.admin.operator_face import OperatorFace
+from strata_broker.remoting.admin.operator_face import AlreadyThere, OperatorFace
 from strata_broker.remoting.admin.places import AdminPlaces
 from strata_broker.remoting.admin.topic_configs import WantedTopic, shown_topic, wanted_topic
 from strata_broker.remoting.answers import RemotingRefusal, succeeded, with_json
 from strata_broker.remoting.exchange import Exchange, Handler
+from strata_broker.remoting.json_bodies import objects_in, read_object
 from strata_broker.remoting.queue_ids import known_topic
 from strata_mq.access import Action
 from strata_remoting import AdminCode, RemotingCommand, ResponseCode
@@ -75,7 +74,9 @@ class AdminTopics:
         return succeeded(exchange.request)
 
     async def put_all(self, exchange: Exchange) -> RemotingCommand:
-        """Make or change several topics; those before the first refused one are made.
+        """Make several topics by one change, then change those that existed, in order.
+
+        The topics that can be made are made, also if another one is refused.
 
         Raises:
             RemotingError: the body cannot be read.
@@ -87,8 +88,14 @@ class AdminTopics:
             raise RemotingRefusal(
                 ResponseCode.SYSTEM_ERROR, f"a request has at most {_MOST_TOPICS} topics"
             )
-        for one in topics:
-            await self._put(wanted_topic(one | {"topic": one.get("topicName")}), exchange)
+        wanted = [wanted_topic(one | {"topic": one.get("topicName")}) for one in topics]
+        new = [one for one in wanted if self._places.topic(one.name) is None]
+        reasons = await self._make(new, exchange)
+        for one in wanted:
+            if one.name in reasons and await self._places.new_topic(one.name) is None:
+                raise RemotingRefusal(ResponseCode.SYSTEM_ERROR, reasons[one.name])
+            if one.name in reasons or one not in new:
+                await self._put(one, exchange)
         return succeeded(exchange.request)
 
     async def delete(self, exchange: Exchange) -> RemotingCommand:
@@ -193,17 +200,37 @@ class AdminTopics:
             for status in found.queues
         ]
 
+    async def _make(self, new: Sequence[WantedTopic], exchange: Exchange) -> dict[str, str]:
+        """Make topics; return why some of them were not, by name."""
+        if not new:
+            return {}
+        answer = await self._face.call(
+            "CreateTopics",
+            admin_pb2.CreateTopicsRequest(topics=[one.new() for one in new]),
+            admin_pb2.CreateTopicsResponse,
+            exchange.caller(),
+        )
+        return {each.name: each.reason for each in answer.failures}
+
     async def _put(self, wanted: WantedTopic, exchange: Exchange) -> None:
         row = self._places.topic(wanted.name)
         caller = exchange.caller()
         if row is None:
-            await self._face.call(
-                "CreateTopic",
-                admin_pb2.CreateTopicRequest(topic=wanted.new()),
-                admin_pb2.CreateTopicResponse,
-                caller,
-            )
-            return
+            try:
+                await self._face.call(
+                    "CreateTopic",
+                    admin_pb2.CreateTopicRequest(topic=wanted.new()),
+                    admin_pb2.CreateTopicResponse,
+                    caller,
+                )
+            except AlreadyThere:
+                # Another broker made it a moment ago: this is a change.
+                row = await self._places.new_topic(wanted.name)
+                if row is None:
+                    raise
+            else:
+                return
+        exchange.require_topic(wanted.name, Action.UPDATE, Action.GET)
         topic = row.parsed()
         mask = wanted.change(topic)
         if mask:
