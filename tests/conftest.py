@@ -1,6 +1,6 @@
 """Parts that all tests share: stages, lanes of a parallel run, property tests without time limits.
 
-`make test` runs four lanes (pytest-xdist). Tests that share a server stay in one lane, or each
+`make test` runs five lanes (pytest-xdist). Tests that share a server stay in one lane, or each
 lane would start its own; the long ones that mostly wait come first, and the short ones that mostly
 compute fill what is left.
 """
