@@ -257,6 +257,20 @@ async def test_quotas_of_a_client_and_of_all(clients: list[Client]) -> None:
     await subscribe(clients[0], *names[:20], client_id="second")
 
 
+async def test_sends_to_new_lite_topics_keep_to_the_quota_of_sends(
+    clients: list[Client], brokers: Sequence[ClusterBroker], cluster: ClusterUnderTest
+) -> None:
+    """Sends that are looked up at the same time are charged one after the other."""
+    cluster.stub.write(meta_pb2.Change(quota=meta_pb2.Quota(bytes_per_s=1)))
+    for broker in brokers:
+        await broker.app.view.wait_for_revision(cluster.stub.cache.revision, 5)
+    answers = await asyncio.gather(
+        *(clients[0].send(lite(number, f"new-{number}")) for number in range(5))
+    )
+    codes = sorted(answer.status.code for answer in answers)
+    assert codes == [definition_pb2.OK] + [definition_pb2.TOO_MANY_REQUESTS] * 4
+
+
 async def test_an_exclusive_group_has_one_client_per_lite_topic(
     clients: list[Client], brokers: Sequence[ClusterBroker]
 ) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.layout.rows import RowKind
+from strata_mq.layout.rows import RowKind, cq_prefix, queue_key
 from strata_mq.leases.queue_leases import Lease
 from strata_state.memory_store import MemoryCursor, MemoryStore
 from strata_state.ports import Row, StateError
@@ -19,6 +19,7 @@ from strata_testing.storage_node import (
     CONTEXT,
     DEAD_LETTER_TOPIC_ID,
     GROUP,
+    TOPIC,
     NodeUnderTest,
     lease_of,
     node_under_test,
@@ -32,10 +33,12 @@ class FailingStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.broken: set[int] = set()
+        # Rows of single queues: beginnings of their keys.
+        self.broken_queues: tuple[bytes, ...] = ()
         self.refused = 0
 
     def _check(self, key: bytes) -> None:
-        if len(key) > 4 and key[4] in self.broken:
+        if (len(key) > 4 and key[4] in self.broken) or key.startswith(self.broken_queues):
             self.refused += 1
             raise StateError("input/output error")
 
@@ -105,6 +108,47 @@ async def test_leases_run_out_when_rows_can_be_read_again(tmp_path: Path, kind: 
         assert [each.message for each in again.messages] == [b"again"]
         assert list((await node.ack(lease_of(again.messages[0]))).outcomes) == [pb.OUTCOME_OK]
         assert not node.fatal
+
+
+@pytest.mark.parametrize("rows_of", [cq_prefix, queue_key], ids=["CQ", "QUEUE"])
+async def test_what_a_pop_took_before_it_failed_to_read_is_delivered(
+    tmp_path: Path, rows_of: Callable[[int, int, int], bytes]
+) -> None:
+    """The leases of the first queue are given although rows of the second one cannot be read."""
+    store, clock = FailingStore(), ManualClock()
+    async with node_under_test(tmp_path, store=store, clock=clock) as node:
+        for queue in (1, 2):
+            await node.append([b"%d" % queue], queue=queue)
+        (engine,) = node.app.node.engines()
+        engine.machine.consume_queues.forget()
+        engine.machine.queues.forget()
+        store.broken_queues = (rows_of(GROUP, TOPIC.topic_id, 2),)
+        popped = await node.rpc.pop(pop_request(queue=-1, max_messages=9), CONTEXT)
+        assert [each.message for each in popped.messages] == [b"1"], popped.refusal
+        assert store.refused
+        assert list((await node.ack(lease_of(popped.messages[0]))).outcomes) == [pb.OUTCOME_OK]
+        store.broken_queues = ()
+        rest = await node.rpc.pop(pop_request(queue=-1, max_messages=9), CONTEXT)
+        assert [each.message for each in rest.messages] == [b"2"]
+
+
+async def test_a_reset_that_cannot_read_all_changes_nothing(tmp_path: Path) -> None:
+    """A lease of a queue that could be read holds on: memory says what the log says."""
+    store, clock = FailingStore(), ManualClock()
+    async with node_under_test(tmp_path, store=store, clock=clock) as node:
+        for queue in (1, 2):
+            await node.append([b"%d" % queue], queue=queue)
+        popped = await node.pop(queue=1)
+        (engine,) = node.app.node.engines()
+        engine.machine.consume_queues.forget()
+        store.broken_queues = (cq_prefix(GROUP, TOPIC.topic_id, 2),)
+        reset = pb.ResetConsumerRequest(
+            raft_group=GROUP, consumer_group_id=5, topic=TOPIC, queues=(1, 2), time_ms=1
+        )
+        with pytest.raises(StateError):
+            await node.rpc.reset_consumer(reset, CONTEXT)
+        assert store.refused
+        assert list((await node.ack(lease_of(popped.messages[0]))).outcomes) == [pb.OUTCOME_OK]
 
 
 async def test_a_new_leader_whose_rows_cannot_be_read_goes_on_when_they_can(

@@ -57,3 +57,27 @@ async def test_of_two_seals_with_different_destinations_the_first_one_holds(
         await engine.seal(7, 0, 3)
     assert await engine.seal(7, 0, 2) == 1
     assert engine.machine.moves[7, 0].destination == 2
+
+
+async def test_a_queue_that_came_back_takes_appends_although_nobody_waited(
+    node: NodeUnderTest,
+) -> None:
+    """The call that opened it was cancelled, and its repeat finds the epoch open."""
+    engine = node.app.node.engine(GROUP)
+    assert await engine.seal(7, 0, 2) == 0
+    await engine.barrier(proposed_too=True)
+    opening = asyncio.ensure_future(engine.open(7, 0, 2, 0))
+    await asyncio.sleep(0)
+    opening.cancel()
+    await asyncio.wait((opening,))
+    assert opening.cancelled()
+    await engine.barrier(proposed_too=True)
+    row = engine.machine.queues.get(7, 0)
+    assert row is not None
+    assert (row.epoch, row.sealed) == (2, False)
+    await engine.open(7, 0, 2, 0)
+    assert (await node.append([b"a"])).parts[0].outcome == pb.OUTCOME_OK
+    # It can leave again.
+    assert await engine.seal(7, 0, 2) == 1
+    await engine.open(7, 0, 2, 0)
+    assert (await node.append([b"b"])).parts[0].outcome == pb.OUTCOME_SEALED

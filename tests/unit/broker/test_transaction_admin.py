@@ -163,6 +163,8 @@ async def test_bad_requests(edge: FakeEdge, client: Client) -> None:
         (listed(edge, topic="nowhere"), "NOT_FOUND"),
         (listed(edge, page_token="1-2-3"), "INVALID_ARGUMENT"),
         (listed(edge, page_token=f"{1 << 64}-1-1-1"), "INVALID_ARGUMENT"),
+        (listed(edge, page_token=f"{'1' * 5_000}-1-1-1"), "INVALID_ARGUMENT"),
+        (listed(edge, page_token="\u00b2-1-1-1"), "INVALID_ARGUMENT"),
         (end(edge, id=transaction_id), "INVALID_ARGUMENT"),
     ):
         with pytest.raises(CallError) as failure:

@@ -13,6 +13,7 @@ from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError
 from strata_broker.base.metrics import METRICS
 from strata_broker.operators.windows import OwnWindows, WindowCollector, WindowOptions
+from strata_metadata.errors import MetaRefused
 from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime
 from strata_runtime.windows import WINDOWS_TOPIC, WindowKind, decode
@@ -230,6 +231,19 @@ async def test_what_is_published_can_be_repeated(exists: bool) -> None:
         ids.append([message.system_properties.message_id for message in messages])
     assert ids[0] == ids[1]
     assert len(set(ids[0])) == 3
+
+
+async def test_a_topic_that_another_broker_made_first_is_no_failure() -> None:
+    """All brokers close their windows at the same time, and find no topic on the first day."""
+    world = _World()
+    _only_broker(world)
+
+    async def made_already(topic: meta_pb2.Topic) -> meta_pb2.Topic:
+        raise MetaRefused(meta_pb2.META_OUTCOME_ALREADY_EXISTS, "it exists")
+
+    world.operations.create_topic = made_already  # type: ignore[method-assign]
+    await world.collector.publish(await world.collector.collect())
+    assert len(world.sends.requests) == len(WindowKind)
 
 
 @pytest.mark.parametrize("columns", ["queues", "consumer_groups"])

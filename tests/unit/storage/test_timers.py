@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from strata_mq.commands.pending import ResolveAction, ResolveItem
 from strata_mq.layout.batch import PartKind
+from strata_mq.layout.rows import RowKind
 from strata_state.ports import StateError
 from strata_storage.base.config import PendingOptions
+from strata_storage.base.errors import Refused
 from strata_storage.leading.pending.resolver import Waiting
 from tests.unit.storage.waiting_leader import (
     QUICK,
@@ -164,6 +170,70 @@ async def test_rows_that_cannot_be_read_are_tried_again() -> None:
         assert len(proposed(leader)) == 2
         leader.commit()
     assert sum(leader.next_offsets().values()) == 2
+
+
+def failing(leader: LeaderUnderTest, kind: RowKind, at: int) -> Callable[[], None]:
+    """Let the read number `at` of rows of a kind fail, from 1; return what ends that."""
+    get, reads = leader.store.get, 0
+
+    def fail(key: bytes) -> bytes | None:
+        nonlocal reads
+        if key[4] == kind:
+            reads += 1
+            if reads == at:
+                raise StateError("damaged")
+        return get(key)
+
+    leader.store.get = fail  # type: ignore[method-assign]
+    return lambda: setattr(leader.store, "get", get)
+
+
+async def test_a_row_that_cannot_be_read_delays_no_other_message() -> None:
+    """Those before it and behind it are delivered at once."""
+    leader = LeaderUnderTest(QUICK)
+    async with running(leader):
+        for body in (b"before", b"damaged", b"behind"):
+            leader.wait_for(body, 1_000)
+        failing(leader, RowKind.PENDING, 2)
+        leader.clock.now_s = 1
+        checks, forwards = leader.timers.decide(sorted(leader.became), leader.now_ms())
+        found = [item.row.message_id for item in proposed(leader) if item.row is not None]
+        assert (found, checks, forwards) == ([id_of(b"before"), id_of(b"behind")], [], [])
+        leader.commit()
+
+
+async def test_a_check_that_was_decided_is_sent_although_another_row_is_damaged() -> None:
+    """Else it would count as being on its way for ever, and in the end no check would be made."""
+    leader = LeaderUnderTest(QUICK)
+    producer = await Producer(leader).connect(TOPIC_ID)
+    async with running(leader):
+        for number in range(2):
+            leader.half(b"%d" % number)
+        failing(leader, RowKind.PENDING, 2)
+        await let_pass(leader, 6)
+        leader.commit()
+        await turns()
+        assert [body for _, _, body in await producer.take()] == [b"0", b"1"]
+        assert leader.transactions.checks_in_flight == 0
+
+
+async def test_queues_that_cannot_be_read_do_not_end_deliveries() -> None:
+    """What was decided is undone and decided again; nobody waits for ever."""
+    leader = LeaderUnderTest(QUICK)
+    async with running(leader):
+        half = leader.half()
+        leader.wait_for(b"due", 1_000, queue=1)
+        leader.machine.queues.forget()
+        end = failing(leader, RowKind.QUEUE, 1)
+        commit = await start(leader.transactions.commit(half, TOPIC_ID))
+        await let_pass(leader, 1)
+        end()
+        with pytest.raises(Refused, match="cannot be read"):
+            await commit
+        await turns()
+        leader.commit()
+        assert leader.resolver.room == QUICK.resolves_max
+    assert leader.next_offsets() == {1: 1}
 
 
 async def test_waiting_messages_are_counted_by_kind() -> None:

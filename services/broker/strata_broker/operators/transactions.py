@@ -39,6 +39,8 @@ class _Place(NamedTuple):
     ordinal: int
 
 
+# Digits of the largest number of 64 bits.
+_MOST_DIGITS = 20
 _START = _Place(0, 0, 0, 0)
 _LAST = storage_pb2.PendingRef(index=(1 << 64) - 1)
 
@@ -250,12 +252,17 @@ def _place_of(token: str) -> _Place:
     if not token:
         return _START
     fields = token.split("-")
-    if len(fields) != len(_START) or not all(map(str.isdigit, fields)):
+    if len(fields) != len(_START) or not all(map(_is_number, fields)):
         raise RequestError(Code.BAD_REQUEST, "not a page token of this list")
     place = _Place(*map(int, fields))
     if max(place) >= 1 << 64 or max(place.raft_group, place.ordinal + 1) >= 1 << 32:
         raise RequestError(Code.BAD_REQUEST, "not a page token of this list")
     return place
+
+
+def _is_number(text: str) -> bool:
+    """Whether a text is a number that fits into 64 bits, or a little more."""
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
 def _not_waiting() -> RequestError:

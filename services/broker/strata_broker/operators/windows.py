@@ -146,7 +146,9 @@ class WindowCollector:
             self._published.add(1, {"result": "stored" if stored else "failed"})
 
     async def _make_topic(self) -> None:
-        if self._view.topic(*_NAME) is None:
+        if self._view.topic(*_NAME) is not None:
+            return
+        try:
             await self._operations.create_topic(
                 meta_pb2.Topic(
                     name=WINDOWS_TOPIC,
@@ -155,6 +157,10 @@ class WindowCollector:
                     retention_ms=self._options.retention_ms,
                 )
             )
+        except MetaRefused as refused:
+            # Another broker was faster: all brokers close their windows at the same time.
+            if refused.outcome != meta_pb2.META_OUTCOME_ALREADY_EXISTS:
+                raise
 
     def _mine(self) -> Iterator[meta_pb2.Node]:
         """Yield the storage nodes that this broker asks."""

@@ -301,6 +301,9 @@ class Sender:
         """Stage or refuse a send once the numbers of its lite topics are known."""
         try:
             await self._lite.look_up(pending.topic, unknown, self.time_for(pending.call))
+            if self.quotas.limit_sends:
+                # Sends that were looked up beside this one have been charged since.
+                self.quotas.check_send(pending.topic)
         except RequestError as bad:
             self.refuse(pending.call, len(pending.outgoing), bad, pending.started_s)
             return

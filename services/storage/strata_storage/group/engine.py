@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.commands import (
@@ -350,8 +351,9 @@ class GroupEngine:
         if row is not None and row.min_offset < row.next_offset:
             raise Refused(pb.OUTCOME_INVALID, "messages of an earlier epoch are still here")
         command = EpochCommand(topic_id, queue, epoch, start_offset, 0, queue_count)
-        await committed(leader.proposer.propose((encode_open(command),)))
-        leader.appends.opened(topic_id, queue)
+        # With the entry, not with the caller: a repeat finds the epoch open and does nothing.
+        opened = partial(leader.appends.opened, topic_id, queue)
+        await committed(leader.proposer.propose((encode_open(command),), opened))
 
     async def drop(self, what: DropKind, dropped_id: int) -> None:
         """Drop a topic or consumer group. Repeating it changes nothing.

@@ -28,6 +28,7 @@ from strata_mq.commands import (
     reschedule,
 )
 from strata_mq.layout import PendingKey, PendingRef, PendingRow, PinState, day_of
+from strata_state.ports import StateError
 from strata_storage.base.config import PendingOptions
 from strata_storage.base.errors import Refused
 from strata_storage.leading.appends.append import GroupAppender
@@ -340,7 +341,13 @@ class Resolver:
         round_, self._open = self._open, None
         if round_ is None:
             return
-        self._place_all(round_)
+        try:
+            self._place_all(round_)
+        except StateError as error:
+            # Nothing of the round was proposed; what is due is decided about again.
+            reason = f"rows of queues cannot be read: {error}"
+            self._undo(round_.decisions, Refused(pb.OUTCOME_OVERLOADED, reason))
+            round_.decisions = []
         if not round_.decisions:
             round_.done.set_result(0)
             return

@@ -140,9 +140,7 @@ class Timers:
                 try:
                     await self._turn(work)
                 except StateError as error:
-                    self._logger.warning(
-                        "timer waits", raft_group=self._machine.raft_group, reason=str(error)
-                    )
+                    self._tell_of(error)
                     await self._pause_to_retry()
 
     # One turn -----------------------------------------------------------------------------------
@@ -185,14 +183,13 @@ class Timers:
 
         Returns:
             What is to be sent: checks, once they are committed, and messages to other raft groups.
-
-        Raises:
-            StateError: a row cannot be read; the messages not decided about are due again.
+            A message whose row cannot be read is due again, and delays no other one.
         """
         checks: list[Check] = []
         forwards: list[Forward] = []
         can_place: dict[Target, bool] = {}
-        for at, key in enumerate(keys):
+        failure: StateError | None = None
+        for key in keys:
             try:
                 waiting = self._resolver.find_due(key)
                 if waiting is None:
@@ -202,10 +199,12 @@ class Timers:
                     self._check(waiting, now_ms, checks)
                 else:
                     self._deliver(waiting, can_place, forwards)
-            except StateError:
-                for undecided in keys[at:]:
-                    self._window.add(undecided)
-                raise
+            except StateError as error:
+                failure = error
+                self._window.add(key)
+        if failure is not None:
+            self._was_refused = True
+            self._tell_of(failure)
         self._resolver.flush()
         return checks, forwards
 
@@ -277,6 +276,11 @@ class Timers:
             await self._wake.wait()
         finally:
             timer.cancel()
+
+    def _tell_of(self, failure: StateError) -> None:
+        self._logger.warning(
+            "timer waits", raft_group=self._machine.raft_group, reason=str(failure)
+        )
 
     async def _pause_to_retry(self) -> None:
         self._was_refused = False

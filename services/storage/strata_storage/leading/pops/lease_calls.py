@@ -226,11 +226,15 @@ class LeaseCalls:
         ]
         # Found before anything changes: finding may be refused.
         sets = {key: self._sets.find_or_start(key, latest=False) for key in keys}
+        # So are the offsets: a row that cannot be read refuses all or nothing.
+        offsets = {key: self._target_offset(key, target) for key in keys}
+        moves = [
+            (lease_set, offsets[key])
+            for key, lease_set in sets.items()
+            if target.offset is None or not self._is_stored(lease_set, offsets[key])
+        ]
         sections = []
-        for key, lease_set in sets.items():
-            offset = self._target_offset(key, target)
-            if target.offset is not None and self._is_stored(lease_set, offset):
-                continue
+        for lease_set, offset in moves:
             change = lease_set.leases.reset(offset)
             if target.forget:
                 # In memory it is a consumer group that just came, whose head is not stored.

@@ -25,6 +25,7 @@ from strata_mq.layout import MoveRow, QueueRow
 from strata_mq.leases import Taken, TakeRequest
 from strata_runtime.clock import Clock
 from strata_runtime.turns import Turns
+from strata_state.ports import StateError
 from strata_storage.base.config import EngineOptions
 from strata_storage.base.errors import Refused
 from strata_storage.leading.pops.candidates import Candidates, ScanBudget
@@ -317,8 +318,8 @@ class GroupPopper:
         for queue in scan.queues:
             try:
                 self._take_queue(call, queue, scan)
-            except Refused:
-                # A set that cannot be read now; what other queues gave is to be delivered.
+            except (Refused, StateError):
+                # A set or a row cannot be read now; what other queues gave is to be delivered.
                 if not scan.leases:
                     raise
                 scan.incomplete = True
@@ -436,35 +437,54 @@ class GroupPopper:
         """Whether another scan makes sense at once: this one got somewhere, and not to the end."""
         if not scan.moved and not scan.leases:
             return False
-        now_ms = self._proposer.now_ms()
+        topic_id, now_ms = call.topic.topic_id, self._proposer.now_ms()
         for queue in scan.queues:
-            key = (call.consumer_group_id, call.topic.topic_id, queue)
-            row = self._machine.queues.get(call.topic.topic_id, queue)
-            found = self._sets.in_memory(key)
-            if row and found and found.leases.peek_ready(now_ms, row.next_offset):
+            found = self._sets.in_memory((call.consumer_group_id, topic_id, queue))
+            if found is not None and self._may_be_ready(queue, topic_id, found, now_ms):
                 return True
         return False
 
-    def _ready_levels(self, call: PopCall) -> int:
-        """Return the queues that may give something now, whatever levels were asked for.
+    def _may_be_ready(self, queue: int, topic_id: int, found: LeaseSet | None, now_ms: int) -> bool:
+        """Whether a queue may give something now.
 
-        A set that is not in memory may: the next pop of its level finds out.
+        What is not in memory and cannot be read may: the next pop finds out. Leases that this pop
+        took must not get lost by it.
         """
-        topic_id, now_ms = call.topic.topic_id, self._proposer.now_ms()
-        ready = []
-        for queue in self._queues_here(call):
+        try:
             row = self._machine.queues.get(topic_id, queue)
-            found = self._sets.in_memory((call.consumer_group_id, topic_id, queue))
-            if row and (found is None or found.leases.peek_ready(now_ms, row.next_offset)):
-                ready.append(queue)
-        return bits_of(ready)
+        except StateError:
+            return True
+        return row is not None and (
+            found is None or found.leases.peek_ready(now_ms, row.next_offset)
+        )
+
+    def _ready_levels(self, call: PopCall) -> int:
+        """Return the queues that may give something now, whatever levels were asked for."""
+        consumer_group_id, topic_id = call.consumer_group_id, call.topic.topic_id
+        now_ms = self._proposer.now_ms()
+        try:
+            queues = self._queues_here(call)
+        except StateError:
+            return 0
+        return bits_of(
+            [
+                queue
+                for queue in queues
+                if self._may_be_ready(
+                    queue,
+                    topic_id,
+                    self._sets.in_memory((consumer_group_id, topic_id, queue)),
+                    now_ms,
+                )
+            ]
+        )
 
     def _all_in_memory(self, call: PopCall, scan: Scan) -> bool:
         """Whether `_may_give_more` knew all queues: a full scan ends before the last one."""
         consumer_group_id, topic_id = call.consumer_group_id, call.topic.topic_id
         return all(
             self._sets.in_memory((consumer_group_id, topic_id, queue)) is not None
-            or self._machine.queues.get(topic_id, queue) is None
+            or not self._may_be_ready(queue, topic_id, None, 0)
             for queue in scan.queues
         )
 
