@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from strata_broker.access.principals import Principal, send_right, topic_target
-from strata_broker.remoting.face import FaceCaller
+from strata_broker.remoting.face_calls import FaceCaller
 from strata_mq.access import Action, ResourceKind
 from strata_remoting import ACCESS_KEY, Language, RemotingCommand, Serialization
 
