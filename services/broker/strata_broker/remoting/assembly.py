@@ -29,6 +29,7 @@ from strata_broker.remoting.members import RemotingMembers
 from strata_broker.remoting.offsets import RemotingOffsets
 from strata_broker.remoting.place_reads import PlaceReads
 from strata_broker.remoting.pops import RemotingPops
+from strata_broker.remoting.position_updates import PositionUpdates
 from strata_broker.remoting.producer_groups import ProducerGroups
 from strata_broker.remoting.pulls import RemotingPulls
 from strata_broker.remoting.queue_locks import QueueLocks
@@ -139,11 +140,13 @@ class RemotingPort:
             face, parts.provisioner, self._addresses, cluster_name=section.cluster_name
         )
         producer_groups = self._producer_groups(parts, view)
+        updates = PositionUpdates()
         consumers = RemotingConsumers(
             face,
             members,
             locks,
             producer_groups=producer_groups,
+            updates=updates,
             max_groups=section.max_groups_per_client,
             max_json_bytes=section.max_json_bytes,
         )
@@ -172,7 +175,7 @@ class RemotingPort:
             **RemotingPulls(face, view, members, store=lambda: self._store).handlers(),
             **pops.handlers(),
             **assignments.handlers(),
-            **RemotingOffsets(face, view).handlers(),
+            **RemotingOffsets(face, view, updates).handlers(),
             **RemotingRecalls(face).handlers(),
             **RemotingTransactions(face, view, handles=runtime.handles).handlers(),
             **SendBacks(face, routes, view, reads=reads, given_up=given_up, clock=clock).handlers(),
