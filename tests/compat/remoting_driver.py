@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Self
@@ -147,6 +148,29 @@ class RemotingDriver:
         )
         return OldConsumer(self, name)
 
+    def lite_pull(
+        self,
+        name: str,
+        group: str,
+        topic: str,
+        expression: str = "*",
+        *,
+        queues: Sequence[int] = (),
+        auto_commit: bool = True,
+    ) -> "OldLitePull":
+        """Start a DefaultLitePullConsumer: of some queues, or one that subscribes."""
+        assigned = {"queues": list(queues)} if queues else {}
+        self.call(
+            "lite",
+            name,
+            group=group,
+            topic=topic,
+            expression=expression,
+            auto_commit=auto_commit,
+            **assigned,
+        )
+        return OldLitePull(self, name)
+
     def close(self) -> None:
         """End the process."""
         assert self._process.stdin is not None
@@ -192,6 +216,10 @@ class OldProducer:
         result = self.driver.call("send", self.name, topic=topic, bodies=texts, how=how, **fields)
         return OldReceipt(**result) if result else None
 
+    def request_mode(self, topic: str, group: str, mode: str) -> None:
+        """Set whether the members of a group POP a topic, or PULL it."""
+        self.driver.call("request_mode", self.name, topic=topic, group=group, mode=mode)
+
     def recall(self, topic: str, handle: str) -> str:
         """Take a delayed message back; return its id."""
         return str(self.driver.call("recall", self.name, topic=topic, handle=handle))
@@ -217,11 +245,62 @@ class OldConsumer:
             count=count,
             timeout_ms=int(timeout_s * 1_000),
         )
-        return [
-            OldMessage(**one | {"body": base64.b64decode(one["body"])})
-            for one in result["messages"]
-        ]
+        return _messages_of(result)
 
     def close(self) -> None:
         """Shut it down; it stores its positions."""
         self.driver.call("close", self.name)
+
+
+@dataclass(frozen=True)
+class OldLitePull:
+    """A DefaultLitePullConsumer of a driver."""
+
+    driver: RemotingDriver
+    name: str
+
+    def poll(self, count: int, timeout_s: float = 60.0) -> list[OldMessage]:
+        """Poll until there are so many messages, or for so long; return those of these polls."""
+        result = self.driver.call(
+            "lite_poll",
+            self.name,
+            timeout_s + TIMEOUT_S,
+            count=count,
+            timeout_ms=int(timeout_s * 1_000),
+        )
+        return _messages_of(result)
+
+    def seek(self, queue: int, where: str) -> None:
+        """Go to an offset of a queue, or to its `begin` or `end`."""
+        self.driver.call("lite_seek", self.name, queues=[queue], where=where)
+
+    def commit(self) -> None:
+        """Store the positions."""
+        self.driver.call("lite_commit", self.name)
+
+    def committed(self, queue: int) -> int:
+        """The position that is stored for a queue."""
+        return int(self.driver.call("lite_committed", self.name, queues=[queue])["offset"])
+
+    def offset_at(self, queue: int, time_ms: int) -> int:
+        """The offset of the first message since a time."""
+        found = self.driver.call("lite_time", self.name, queues=[queue], time_ms=time_ms)
+        return int(found["offset"])
+
+    def pause(self, *queues: int) -> None:
+        """Poll nothing of some queues."""
+        self.driver.call("lite_pause", self.name, queues=list(queues))
+
+    def resume(self, *queues: int) -> None:
+        """Poll them again."""
+        self.driver.call("lite_resume", self.name, queues=list(queues))
+
+    def close(self) -> None:
+        """Shut it down."""
+        self.driver.call("close", self.name)
+
+
+def _messages_of(result: Any) -> list[OldMessage]:
+    return [
+        OldMessage(**one | {"body": base64.b64decode(one["body"])}) for one in result["messages"]
+    ]
