@@ -159,7 +159,7 @@ class RemotingDriver:
         auto_commit: bool = True,
     ) -> "OldLitePull":
         """Start a DefaultLitePullConsumer: of some queues, or one that subscribes."""
-        assigned = {"queues": list(queues)} if queues else {}
+        assigned: dict[str, Any] = {"queues": list(queues)} if queues else {}
         self.call(
             "lite",
             name,

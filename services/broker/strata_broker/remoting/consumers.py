@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.remoting.addresses import broker_name_of
 from strata_broker.remoting.answers import RemotingRefusal, succeeded, with_json
-from strata_broker.remoting.exchange import Exchange, Handler, RemotingPeer
+from strata_broker.remoting.exchange import Exchange, Handler, RemotingPeer, may_send
 from strata_broker.remoting.face import MessagingFace
 from strata_broker.remoting.heartbeats import LockedQueue, read_heartbeat, read_locks
 from strata_broker.remoting.members import RemotingMembers
@@ -93,7 +94,9 @@ class RemotingConsumers:
         client.language = exchange.request.language
         await self._sign_of_life(exchange, "", definition_pb2.PRODUCER)
         if not client.is_gone:
-            self._producer_groups.heard(client, data.producer_groups, exchange.may_send_to)
+            # Not the exchange, which holds the request.
+            rights = partial(may_send, exchange.principal)
+            self._producer_groups.heard(client, data.producer_groups, rights)
         for group, subscriptions in data.consumers.items():
             check_consumer_group(group)
             for topic in subscriptions:

@@ -93,11 +93,6 @@ class Exchange:
         kind, (_, name) = topic_target(("", topic))
         self._require(kind, name, *actions)
 
-    def may_send_to(self, topic: str) -> bool:
-        """Whether the client may send to a topic."""
-        principal = self.principal
-        return principal is not None and principal.may(*send_right(("", topic)))
-
     def _require(self, kind: ResourceKind, name: str, *actions: Action) -> None:
         principal = self.principal
         assert principal is not None, "nobody was admitted"
@@ -124,6 +119,11 @@ def headers_of(client_id: str, language: int, group: str) -> Mapping[str, str]:
         "x-mq-client-id": member_id(client_id, group),
         "x-mq-language": _LANGUAGES.get(language, Language.OTHER.name),
     }
+
+
+def may_send(principal: Principal | None, topic: str) -> bool:
+    """Whether a client may send to a topic."""
+    return principal is not None and principal.may(*send_right(("", topic)))
 
 
 def member_id(client_id: str, group: str) -> str:
