@@ -55,6 +55,7 @@ class RemotingDriver:
         nameserver: HOST:PORT.
         keys: access key and secret key that sign all requests; None: nobody signs.
         tls: whether all connections have TLS; the client verifies no certificate.
+        route_ms: how often the clients look for routes; 0: as they do by themselves.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class RemotingDriver:
         keys: tuple[str, str] | None = None,
         *,
         tls: bool = False,
+        route_ms: int = 0,
     ) -> None:
         self.version = version
         folder = BUILD / f"remoting-{version}"
@@ -75,8 +77,9 @@ class RemotingDriver:
         options += ["-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8"]
         classes = f"{folder}/classes:{folder}/lib/*"
         signer = dict(zip(("access_key", "secret_key"), keys, strict=True)) if keys else {}
-        secured = {"tls": True} if tls else {}
-        arguments = json.dumps({"nameserver": nameserver, **signer, **secured})
+        given = {"tls": tls, "route_ms": route_ms}
+        chosen = {key: value for key, value in given.items() if value}
+        arguments = json.dumps({"nameserver": nameserver, **signer, **chosen})
         with (home / "driver.log").open("a") as log:
             self._process = subprocess.Popen(
                 ["java", *options, "-cp", classes, "compat.RemotingDriver", arguments],
@@ -147,6 +150,10 @@ class RemotingDriver:
             **fields,
         )
         return OldConsumer(self, name)
+
+    def broker_of(self, topic: str) -> str:
+        """The address of the broker behind a topic; a producer must have started."""
+        return str(self.call("broker_of", "", topic=topic)["address"])
 
     def lite_pull(
         self,

@@ -33,6 +33,7 @@ final class RemotingOperations {
   private final String nameserver;
   private final RPCHook hook;
   private final boolean tls;
+  private final int routeMs;
   private final Map<String, DefaultMQProducer> producers = new ConcurrentHashMap<>();
   private final Map<String, DefaultMQPushConsumer> consumers = new ConcurrentHashMap<>();
   private final Map<String, Deliveries> deliveries = new ConcurrentHashMap<>();
@@ -46,6 +47,7 @@ final class RemotingOperations {
                 new SessionCredentials(text(options, "access_key"), text(options, "secret_key")))
             : null;
     tls = options.has("tls");
+    routeMs = options.has("route_ms") ? options.get("route_ms").getAsInt() : 30_000;
     litePulls = new LitePulls(nameserver, hook);
   }
 
@@ -66,6 +68,8 @@ final class RemotingOperations {
         return startConsumer(name, command);
       case "delivered":
         return delivered(name, command);
+      case "broker_of":
+        return Map.of("address", brokerOf(command));
       case "request_mode":
         return setMode(producers.get(name), command);
       case "close":
@@ -79,6 +83,7 @@ final class RemotingOperations {
     producer.setNamesrvAddr(nameserver);
     producer.setUseTLS(tls);
     producer.setInstanceName(name);
+    producer.setPollNameServerInterval(routeMs);
     producer.setSendMsgTimeout((int) TIMEOUT_MS);
     producer.start();
     producers.put(name, producer);
@@ -185,6 +190,7 @@ final class RemotingOperations {
     consumer.setNamesrvAddr(nameserver);
     consumer.setUseTLS(tls);
     consumer.setInstanceName(name);
+    consumer.setPollNameServerInterval(routeMs);
     consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(text(command, "where")));
     consumer.setMaxReconsumeTimes(command.get("max_times").getAsInt());
     if (text(command, "model").equals("broadcast")) {
@@ -213,6 +219,14 @@ final class RemotingOperations {
     consumers.put(name, consumer);
     deliveries.put(name, seen);
     return Map.of();
+  }
+
+  /** The address behind a topic, as any producer that has started finds it. */
+  private String brokerOf(JsonObject command) throws Exception {
+    MQClientInstance client =
+        producers.values().iterator().next().getDefaultMQProducerImpl().getMqClientFactory();
+    client.updateTopicRouteInfoFromNameServer(text(command, "topic"));
+    return client.findBrokerAddrByTopic(text(command, "topic"));
   }
 
   private static void set(Object consumer, String setter, Class<?> type, Object value)
