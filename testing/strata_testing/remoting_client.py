@@ -23,6 +23,7 @@ from strata_remoting import (
     ResponseCode,
     Serialization,
     decode_messages,
+    decode_properties,
     encode_frame,
     encode_properties,
 )
@@ -171,6 +172,46 @@ class RemotingClient:
         answer = await self.ask(RequestCode.PULL_MESSAGE, fields)
         return answer, decode_messages(answer.body)
 
+    async def pop(
+        self,
+        topic: str,
+        group: str,
+        *,
+        queue: int = -1,
+        invisible_ms: int = 60_000,
+        wait_ms: int = 0,
+        **fields: object,
+    ) -> tuple[RemotingCommand, list[PulledMessage]]:
+        """Pop as Java's push consumers do."""
+        wanted = {
+            "consumerGroup": group,
+            "topic": topic,
+            "queueId": queue,
+            "maxMsgNums": 32,
+            "invisibleTime": invisible_ms,
+            "pollTime": wait_ms,
+            "bornTime": 1_700_000_000_000,
+            "initMode": 0,
+            "expType": "TAG",
+            "exp": "*",
+            "order": "false",
+        }
+        answer = await self.ask(RequestCode.POP_MESSAGE, wanted | fields)
+        return answer, decode_messages(answer.body)
+
+    async def ack_pop(
+        self, group: str, message: PulledMessage, extra_info: str | None = None
+    ) -> RemotingCommand:
+        """Ack a popped message, by the extra info that came with it or by another one."""
+        return await self.ask(RequestCode.ACK_MESSAGE, popped_fields(group, message, extra_info))
+
+    async def change_pop(
+        self, group: str, message: PulledMessage, invisible_ms: int
+    ) -> RemotingCommand:
+        """Change when a popped message is visible again."""
+        fields = popped_fields(group, message) | {"invisibleTime": invisible_ms}
+        return await self.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
+
     async def _read(self) -> None:
         frames = RemotingFrameReader(FrameLimits(max_frame_bytes=64 * 1024 * 1024))
         try:
@@ -200,6 +241,19 @@ def signed(command: RemotingCommand, keys: tuple[str, str] | None) -> RemotingCo
     return replace(
         with_key, fields={**with_key.fields, SIGNATURE: base64.b64encode(digest).decode()}
     )
+
+
+def popped_fields(
+    group: str, message: PulledMessage, extra_info: str | None = None
+) -> dict[str, object]:
+    """The header of a request about a popped message."""
+    return {
+        "consumerGroup": group,
+        "topic": message.topic,
+        "queueId": message.queue_id,
+        "offset": message.queue_offset,
+        "extraInfo": extra_info or decode_properties(message.properties)["POP_CK"],
+    }
 
 
 def send_fields(topic: str, queue: int = 0, flags: int = 0, **properties: str) -> dict[str, object]:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Self
@@ -54,6 +55,7 @@ class RemotingDriver:
         nameserver: HOST:PORT.
         keys: access key and secret key that sign all requests; None: nobody signs.
         tls: whether all connections have TLS; the client verifies no certificate.
+        route_ms: how often the clients look for routes; 0: as they do by themselves.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class RemotingDriver:
         keys: tuple[str, str] | None = None,
         *,
         tls: bool = False,
+        route_ms: int = 0,
     ) -> None:
         self.version = version
         folder = BUILD / f"remoting-{version}"
@@ -74,8 +77,9 @@ class RemotingDriver:
         options += ["-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8"]
         classes = f"{folder}/classes:{folder}/lib/*"
         signer = dict(zip(("access_key", "secret_key"), keys, strict=True)) if keys else {}
-        secured = {"tls": True} if tls else {}
-        arguments = json.dumps({"nameserver": nameserver, **signer, **secured})
+        given = {"tls": tls, "route_ms": route_ms}
+        chosen = {key: value for key, value in given.items() if value}
+        arguments = json.dumps({"nameserver": nameserver, **signer, **chosen})
         with (home / "driver.log").open("a") as log:
             self._process = subprocess.Popen(
                 ["java", *options, "-cp", classes, "compat.RemotingDriver", arguments],
@@ -147,6 +151,33 @@ class RemotingDriver:
         )
         return OldConsumer(self, name)
 
+    def broker_of(self, topic: str) -> str:
+        """The address of the broker behind a topic; a producer must have started."""
+        return str(self.call("broker_of", "", topic=topic)["address"])
+
+    def lite_pull(
+        self,
+        name: str,
+        group: str,
+        topic: str,
+        expression: str = "*",
+        *,
+        queues: Sequence[int] = (),
+        auto_commit: bool = True,
+    ) -> "OldLitePull":
+        """Start a DefaultLitePullConsumer: of some queues, or one that subscribes."""
+        assigned: dict[str, Any] = {"queues": list(queues)} if queues else {}
+        self.call(
+            "lite",
+            name,
+            group=group,
+            topic=topic,
+            expression=expression,
+            auto_commit=auto_commit,
+            **assigned,
+        )
+        return OldLitePull(self, name)
+
     def close(self) -> None:
         """End the process."""
         assert self._process.stdin is not None
@@ -192,6 +223,10 @@ class OldProducer:
         result = self.driver.call("send", self.name, topic=topic, bodies=texts, how=how, **fields)
         return OldReceipt(**result) if result else None
 
+    def request_mode(self, topic: str, group: str, mode: str) -> None:
+        """Set whether the members of a group POP a topic, or PULL it."""
+        self.driver.call("request_mode", self.name, topic=topic, group=group, mode=mode)
+
     def recall(self, topic: str, handle: str) -> str:
         """Take a delayed message back; return its id."""
         return str(self.driver.call("recall", self.name, topic=topic, handle=handle))
@@ -217,11 +252,62 @@ class OldConsumer:
             count=count,
             timeout_ms=int(timeout_s * 1_000),
         )
-        return [
-            OldMessage(**one | {"body": base64.b64decode(one["body"])})
-            for one in result["messages"]
-        ]
+        return _messages_of(result)
 
     def close(self) -> None:
         """Shut it down; it stores its positions."""
         self.driver.call("close", self.name)
+
+
+@dataclass(frozen=True)
+class OldLitePull:
+    """A DefaultLitePullConsumer of a driver."""
+
+    driver: RemotingDriver
+    name: str
+
+    def poll(self, count: int, timeout_s: float = 60.0) -> list[OldMessage]:
+        """Poll until there are so many messages, or for so long; return those of these polls."""
+        result = self.driver.call(
+            "lite_poll",
+            self.name,
+            timeout_s + TIMEOUT_S,
+            count=count,
+            timeout_ms=int(timeout_s * 1_000),
+        )
+        return _messages_of(result)
+
+    def seek(self, queue: int, where: str) -> None:
+        """Go to an offset of a queue, or to its `begin` or `end`."""
+        self.driver.call("lite_seek", self.name, queues=[queue], where=where)
+
+    def commit(self) -> None:
+        """Store the positions."""
+        self.driver.call("lite_commit", self.name)
+
+    def committed(self, queue: int) -> int:
+        """The position that is stored for a queue."""
+        return int(self.driver.call("lite_committed", self.name, queues=[queue])["offset"])
+
+    def offset_at(self, queue: int, time_ms: int) -> int:
+        """The offset of the first message since a time."""
+        found = self.driver.call("lite_time", self.name, queues=[queue], time_ms=time_ms)
+        return int(found["offset"])
+
+    def pause(self, *queues: int) -> None:
+        """Poll nothing of some queues."""
+        self.driver.call("lite_pause", self.name, queues=list(queues))
+
+    def resume(self, *queues: int) -> None:
+        """Poll them again."""
+        self.driver.call("lite_resume", self.name, queues=list(queues))
+
+    def close(self) -> None:
+        """Shut it down."""
+        self.driver.call("close", self.name)
+
+
+def _messages_of(result: Any) -> list[OldMessage]:
+    return [
+        OldMessage(**one | {"body": base64.b64decode(one["body"])}) for one in result["messages"]
+    ]

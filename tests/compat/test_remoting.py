@@ -11,17 +11,7 @@ from tests.compat.collect import take
 from tests.compat.conftest import require
 from tests.compat.drivers import ClientError, Driver, Options
 from tests.compat.remoting_driver import VERSIONS, RemotingDriver
-from tests.e2e.standalone import HOST, Standalone
-from tests.parts.ports import free_port
-
-
-class OldNode(Standalone):
-    """A standalone node with a remoting port."""
-
-    def __init__(self, folder: object) -> None:
-        self.nameserver = f"{HOST}:{free_port()}"
-        port = self.nameserver.rpartition(":")[2]
-        super().__init__(folder, options=("--remoting-port", port))  # type: ignore[arg-type]
+from tests.compat.remoting_node import OldNode
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 Reading order: `codes` and `admin_codes` (numbers of requests and answers), `command` (a request or
 an answer), `headers` and `frames` (its bytes), `properties` and `batch_body` (messages on their way
 in), `stored_messages` (messages on their way out), `offset_ids` (ids that name an address),
-`recall_handles` (of delayed messages).
+`recall_handles` (of delayed messages), `pop_infos` (of popped messages).
 """
 
 from strata_remoting.admin_codes import AdminCode
@@ -25,6 +25,14 @@ from strata_remoting.offset_ids import (
     physical_offset,
     place_at,
 )
+from strata_remoting.pop_infos import (
+    PopInfo,
+    PoppedPlace,
+    encode_pop_info,
+    handle_of_pop,
+    message_offsets_text,
+    start_offsets_text,
+)
 from strata_remoting.properties import decode_properties, encode_properties
 from strata_remoting.recall_handles import (
     RecallHandle,
@@ -42,6 +50,8 @@ __all__ = [
     "FrameLimits",
     "Language",
     "OffsetPlace",
+    "PopInfo",
+    "PoppedPlace",
     "PulledMessage",
     "RecallHandle",
     "RemotingCommand",
@@ -58,9 +68,13 @@ __all__ = [
     "encode_batch",
     "encode_frame",
     "encode_message",
+    "encode_pop_info",
     "encode_properties",
     "encode_recall_handle",
+    "handle_of_pop",
+    "message_offsets_text",
     "offset_message_id",
     "physical_offset",
     "place_at",
+    "start_offsets_text",
 ]

@@ -63,8 +63,9 @@ JSON_KEYS = {
     "`subscriptions` (topic to filter), `last_heartbeat_ms`",
     "group create": "the consumer group: `name`, `namespace`, `fifo`, `broadcast`, "
     "`max_attempts`, `backoff` (null, or `kind` with `next_ms`, or `kind` with `initial_ms`, "
-    "`max_ms`, `multiplier`), `lite_topic`, `lite_exclusive`, `consumer_group_id`, "
-    "`dead_letter_topic_id`, `created_at_ms`, `updated_at_ms`, `revision`",
+    "`max_ms`, `multiplier`), `lite_topic`, `lite_exclusive`, `pop_topics` (that remoting "
+    "consumers pop), `consumer_group_id`, `dead_letter_topic_id`, `created_at_ms`, "
+    "`updated_at_ms`, `revision`",
     "group update": "the consumer group, as `group create`",
     "group show": "the consumer group, as `group create`, and `lag`, `in_flight`, `queues` (a "
     "list of `topic`, `queue`, `min_offset`, `next_offset`, `cursor`, `in_flight`, `lag`) and "

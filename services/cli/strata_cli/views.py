@@ -68,6 +68,7 @@ def group_view(group: meta_pb2.ConsumerGroup) -> View:
         "backoff": backoff,
         "lite_topic": group.lite_topic,
         "lite_exclusive": group.lite_exclusive,
+        "pop_topics": list(group.pop_topics),
         "consumer_group_id": group.consumer_group_id,
         "dead_letter_topic_id": group.dead_letter_topic_id,
         "created_at_ms": group.created_at_ms,

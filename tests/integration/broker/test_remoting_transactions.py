@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from strata.meta.v1 import meta_pb2
+from strata_broker.base.config import BrokerConfig
 from strata_remoting import (
     PulledMessage,
     RemotingCommand,
@@ -49,13 +50,17 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
         yield made
 
 
-@pytest.fixture
-async def brokers(cluster: ClusterUnderTest) -> AsyncIterator[Sequence[ClusterBroker]]:
+def asking_config() -> BrokerConfig:
+    """Brokers that say soon which producers they have."""
     config = remoting_config().model_copy()
     transaction = config.transaction.model_copy(update={"first_check_ms": 300})
     session = config.session.model_copy(update={"report_interval_ms": 200})
-    config = config.model_copy(update={"transaction": transaction, "session": session})
-    async with brokers_over(cluster, config) as started:
+    return config.model_copy(update={"transaction": transaction, "session": session})
+
+
+@pytest.fixture
+async def brokers(cluster: ClusterUnderTest) -> AsyncIterator[Sequence[ClusterBroker]]:
+    async with brokers_over(cluster, asking_config()) as started:
         yield started
 
 
@@ -150,6 +155,31 @@ async def test_a_producer_that_says_goodbye_is_not_asked(
         first.told.clear()
         await until(lambda: len(second.told) > 2)
         assert first.told == []
+
+
+async def test_a_group_is_asked_by_its_heartbeat_alone(
+    cluster: ClusterUnderTest,
+) -> None:
+    """After the brokers' restart nobody has sent to the topic; another group is asked nothing."""
+    async with (
+        brokers_over(cluster, asking_config()) as old,
+        clients(old, topic="deals") as [sender],
+    ):
+        await send_half(sender, b"ours", UNIQ_KEY=KEY)
+    async with (
+        brokers_over(cluster, asking_config()) as new,
+        clients(new, 3, topic="deals") as [stranger, other, consumer],
+    ):
+        await stranger.heartbeat("stranger", "", {}, producers=["sellers"])
+        await consumer.heartbeat("consumer", "", {}, producers=["CLIENT_INNER_PRODUCER"])
+        await other.heartbeat("other", "", {}, producers=["payers"])
+        await until(lambda: bool(other.told))
+        [asked] = decode_messages(other.told[0].body)
+        assert asked.body == b"ours"
+        question = other.told[0].fields["transactionId"]
+        await other.call(RequestCode.END_TRANSACTION, end_fields(question, COMMIT, is_check=True))
+        assert [one.body for one in await committed(other)] == [b"ours"]
+        assert (stranger.told, consumer.told) == ([], [])
 
 
 async def test_decisions_on_nothing_are_refused(brokers: Sequence[ClusterBroker]) -> None:

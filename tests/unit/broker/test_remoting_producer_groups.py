@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from strata_broker.clients.producers import ProducersOf
 from strata_broker.remoting.answers import RemotingRefusal
 from strata_broker.remoting.producer_groups import ProducerGroups
 from strata_remoting import Store
@@ -21,6 +22,14 @@ class FakeProducers:
 
     def __init__(self) -> None:
         self.streams: set[object] = set()
+        self.changes = 0
+
+    def add_others(self, others: object) -> None:
+        """Ask none of them."""
+
+    def others_changed(self) -> None:
+        """Count it."""
+        self.changes += 1
 
     def joined(self, stream: object, topic: object) -> None:
         self.streams.add(stream)
@@ -72,3 +81,37 @@ def test_a_producer_group_has_a_name_of_some_length(name: str) -> None:
     wanted = re.escape(f"has {len(name)} characters; 1 to 255 are allowed")
     with pytest.raises(RemotingRefusal, match=wanted):
         groups_of(FakeProducers()).check_half(client, name)
+
+
+def test_a_group_that_a_message_names_is_found_by_its_heartbeat() -> None:
+    """Only its connections join, only those that may send there, and only while they live."""
+    producers = FakeProducers()
+    groups = groups_of(producers)
+    allowed: Any = Client()
+    barred: Any = Client()
+    other: Any = Client()
+    assert not groups.exist
+    groups.heard(allowed, ["payers", "CLIENT_INNER_PRODUCER"], lambda topic: topic == TOPIC[1])
+    groups.heard(barred, ["payers"], lambda _: False)
+    groups.heard(other, ["sellers"], lambda _: True)
+    assert groups.exist
+    for name in ("CLIENT_INNER_PRODUCER", "nobody"):
+        groups.find(ProducersOf(TOPIC, name))
+    groups.find(ProducersOf(("namespace", TOPIC[1]), "payers"))
+    assert producers.streams == set()
+    groups.find(ProducersOf(TOPIC, "payers"))
+    assert len(producers.streams) == 1
+    groups.disconnected(allowed)
+    assert producers.streams == set()
+    groups.heard(barred, [], lambda _: False)
+    groups.left(other, "sellers")
+    assert not groups.exist
+    assert producers.changes == 2
+
+
+def test_a_consumer_alone_has_no_producer_to_ask() -> None:
+    """Storage reads no message for a broker that has consumers only."""
+    groups = groups_of(FakeProducers())
+    client: Any = Client()
+    groups.heard(client, ["CLIENT_INNER_PRODUCER"], lambda _: True)
+    assert not groups.exist

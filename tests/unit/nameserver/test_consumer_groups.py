@@ -119,3 +119,16 @@ async def test_what_exists_is_not_made_again(nameserver: Nameserver) -> None:
         await nameserver.metadata.create_consumer_group(group())
     with pytest.raises(MetaRefused, match="consumer group none does not exist"):
         await nameserver.metadata.delete_consumer_group("", "none")
+
+
+async def test_topics_in_pop_mode_are_kept_once_and_bounded(nameserver: Nameserver) -> None:
+    """The list is replaced as a whole, sorted; a list that is too long changes nothing."""
+    await nameserver.metadata.create_consumer_group(group())
+    wanted = group(pop_topics=["b", "a", "b"])
+    changed = await nameserver.metadata.update_consumer_group(wanted, ["pop_topics"])
+    assert list(changed.pop_topics) == ["a", "b"]
+    too_many = group(pop_topics=[f"t{number}" for number in range(65)])
+    with pytest.raises(MetaRefused, match="65 topics in POP mode, allowed are 64"):
+        await nameserver.metadata.update_consumer_group(too_many, ["pop_topics"])
+    cleared = await nameserver.metadata.update_consumer_group(group(), ["pop_topics"])
+    assert not cleared.pop_topics

@@ -292,8 +292,10 @@ class Producer:
         self.report(*topic_ids)
         return self
 
-    def report(self, *topic_ids: int) -> None:
-        self._leader.routes.reported(self.boot_id, topic_ids, self._leader.clock.now_s)
+    def report(self, *topic_ids: int, guesses: bool = False) -> None:
+        self._leader.routes.reported(
+            self.boot_id, topic_ids, self._leader.clock.now_s, guesses=guesses
+        )
 
     async def take(self) -> list[tuple[int, bool, bytes]]:
         """Return (number, exhausted, message) of the checks that wait."""
@@ -351,6 +353,25 @@ async def test_a_check_that_nobody_can_answer_does_not_count() -> None:
         leader.commit()
         await turns()
         assert await producer.take() == [(1, False, b"half")]
+
+
+async def test_a_guess_does_not_count() -> None:
+    """A broker that knows producers without topics gets the message; its checks are all left."""
+    leader = LeaderUnderTest(QUICK)
+    async with running(leader):
+        half = leader.half(b"half")
+        producer = await Producer(leader).connect()
+        producer.report(TOPIC_ID + 1, guesses=True)
+        for _ in range(3):
+            await let_pass(leader, 30)
+            leader.commit()
+            await turns()
+            assert await producer.take() == [(1, False, b"half")]
+            producer.report(TOPIC_ID + 1, guesses=True)
+        waiting = leader.resolver.find(half)
+        assert isinstance(waiting, Waiting)
+        assert waiting.row.checks == 0
+        assert leader.transactions.checks_in_flight == 0
 
 
 async def test_a_check_of_a_half_that_was_not_written_is_not_sent() -> None:

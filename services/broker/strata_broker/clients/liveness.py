@@ -34,10 +34,11 @@ _NOBODY: frozenset[int] = frozenset()
 
 
 class _Told(NamedTuple):
-    """The state that a node confirmed: live holders, and topics with a producer."""
+    """The state that a node confirmed: live holders, topics with a producer, other producers."""
 
     live: AbstractSet[int]
     topic_ids: tuple[int, ...]
+    has_others: bool
 
 
 class LivenessReporter:
@@ -91,7 +92,8 @@ class LivenessReporter:
     async def report(self) -> None:
         """Tell every storage node once."""
         self._wake.clear()
-        now = _Told(self._sessions.live_holders(), self._producers.topic_ids())
+        producers = self._producers
+        now = _Told(self._sessions.live_holders(), producers.topic_ids(), producers.has_others)
         goodbyes = self._sessions.take_goodbyes()
         nodes = [node.node_id for node in self._view.nodes(meta_pb2.NODE_KIND_STORAGE)]
         self._told = {node: told for node, told in self._told.items() if node in nodes}
@@ -125,8 +127,9 @@ class LivenessReporter:
             gone=goodbyes,
             silent=known - live - goodbyes,
         )
-        if told is None or told.topic_ids != now.topic_ids:
+        if told is None or told[1:] != now[1:]:
             request.producer_topics_set = True
+            request.producers_of_unknown_topics = now.has_others
             request.producer_topic_ids.extend(now.topic_ids)
         response = await self._tell(node, request)
         if response is None:

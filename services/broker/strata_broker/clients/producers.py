@@ -4,7 +4,9 @@ Any producer of the topic may be asked (gRPC producers have no group). Producers
 transactional message are asked first: a producer without a checker ignores the question. The
 topics a client has sent to count beside its settings, because a stream may be bare: reconnected
 Python clients send no settings for minutes. A producer of the remoting protocol has a group, and is
-asked about messages of its group alone. Used on the event loop only.
+asked about messages of its group alone. The topics of such a group may not be known; whoever knows
+the group (`OtherProducers`) adds them to a topic when a message names the group. Used on the event
+loop only.
 """
 
 from __future__ import annotations
@@ -51,6 +53,17 @@ class ProducersOf(NamedTuple):
     group: str = ""
 
 
+class OtherProducers(Protocol):
+    """Producers with a group whose topics are not known."""
+
+    @property
+    def exist(self) -> bool:
+        """Whether there are any."""
+
+    def find(self, topic: ProducersOf) -> None:
+        """Let those of a group join a topic that a message of theirs was sent to."""
+
+
 class _OfTopic:
     """Streams of producers that answer for each other; the next to ask comes first."""
 
@@ -85,11 +98,25 @@ class Producers:
         self._by_topic: dict[ProducersOf, _OfTopic] = {}
         self._topics_of: dict[AskedStream, set[ProducersOf]] = {}
         self._on_topics: Callable[[], None] = lambda: None
+        self._others: OtherProducers | None = None
         sessions.on_terminated(self._terminated)
 
     def on_topics(self, callback: Callable[[], None]) -> None:
         """Call back when the first producer of a topic comes or the last one goes."""
         self._on_topics = callback
+
+    def add_others(self, others: OtherProducers) -> None:
+        """Ask also producers with a group whose topics are not known."""
+        self._others = others
+
+    def others_changed(self) -> None:
+        """Note that the first of these producers has come, or the last one has gone."""
+        self._on_topics()
+
+    @property
+    def has_others(self) -> bool:
+        """Whether there are producers with a group whose topics are not known."""
+        return self._others is not None and self._others.exist
 
     def update(self, stream: ProducerStream) -> None:
         """Note that a stream is open, and the present settings of its client."""
@@ -151,6 +178,8 @@ class Producers:
 
         None: there is no such producer, or all searched streams are busy.
         """
+        if topic not in self._by_topic and topic.group and self._others is not None:
+            self._others.find(topic)
         of_topic = self._by_topic.get(topic)
         if of_topic is None:
             return None

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from strata_broker.metadata.metadata import Home, MetadataView, TopicRow
+from strata_mq.requests import Code, RequestError
 
 ANY_QUEUE = -1
 """Queue number of a pop that takes from all queues of the topic that the raft group owns."""
@@ -65,6 +66,17 @@ def places_of(view: MetadataView, topic: TopicRow, wanted: Wanted) -> Sequence[P
     if serves_any:
         return (PopPlace(home.raft_group, ANY_QUEUE), *by_number)
     return by_number
+
+
+def named_queue(home: Home, local_id: int) -> int:
+    """Return the queue that a client names under a broker name, counted from 1.
+
+    Raises:
+        RequestError: FORBIDDEN: there is no such queue.
+    """
+    if local_id > len(home.queues):
+        raise RequestError(Code.FORBIDDEN, "no readable queue")
+    return home.queues[local_id - 1]
 
 
 def _of_queue(view: MetadataView, topic: TopicRow, queue: int) -> Sequence[PopPlace]:

@@ -31,12 +31,13 @@ from strata_broker.clients.provision import Provisioner
 from strata_broker.clients.sessions import Client, Sessions
 from strata_broker.clients.settings import group_policy
 from strata_broker.metadata.filters import Filters
-from strata_broker.metadata.metadata import Home, Name, TopicRow
-from strata_broker.metadata.places import ANY_QUEUE, PopPlace, Wanted
+from strata_broker.metadata.metadata import Name, TopicRow
+from strata_broker.metadata.places import ANY_QUEUE, PopPlace, Wanted, named_queue
 from strata_broker.metadata.requests import Caller, caller_of, language_of, milliseconds
 from strata_broker.receives.answer_room import AnswerRoom, AnswerShare
 from strata_broker.receives.deliver import Deliverer, given_by
 from strata_broker.receives.popper import Popper
+from strata_broker.receives.popping_calls import PoppingCall, check_invisible
 from strata_broker.receives.takebacks import Takebacks
 from strata_broker.receives.targets import ReceiveTarget
 from strata_broker.receives.unclaimed import Unclaimed
@@ -49,7 +50,6 @@ from strata_mq.requests import (
     Code,
     RequestError,
     check_new_consumer_group,
-    check_receive_invisible,
     is_own_consumer_group,
     polling_ms,
     unsaid_polling_ms,
@@ -375,18 +375,18 @@ class Receiver:
         message_filter = self._filters.of(request.filter_expression)
         invisible_ms = milliseconds(request.invisible_duration)
         if not request.auto_renew:
-            check_receive_invisible(self._limits, invisible_ms)
+            check_invisible(self._limits, call, invisible_ms)
         return CheckedReceive(
             client_id=caller.client_id,
             group=group,
             topic=topic,
-            wanted=self._wanted(topic, request),
+            wanted=self._wanted(call, topic, request),
             max_messages=min(max(request.batch_size, 1), self._config.receive.max_messages),
             invisible_ms=0 if request.auto_renew else invisible_ms,
             auto_renew=request.auto_renew,
             attempt=self._attempt(request),
             names_attempt=bool(request.attempt_id),
-            wait_ms=self._wait_ms(caller, request, call.time_left_s()),
+            wait_ms=self._wait_ms(caller, request, call),
             expression=request.filter_expression.expression,
             message_filter=message_filter,
             one_per_message_group=request.auto_renew and caller.language == _GO,
@@ -394,13 +394,16 @@ class Receiver:
         )
 
     def _wait_ms(
-        self, caller: Caller, request: service_pb2.ReceiveMessageRequest, left_s: float | None
+        self, caller: Caller, request: service_pb2.ReceiveMessageRequest, call: HotCall
     ) -> int:
         """Return how long a receive may wait.
 
         Raises:
             RequestError: ILLEGAL_POLLING_TIME.
         """
+        if isinstance(call, PoppingCall):
+            return min(call.wait_ms, self._limits.max_polling_ms)
+        left_s = call.time_left_s()
         # A client may choose years.
         left_ms = None if left_s is None else min(int(left_s * 1000), _DAY_MS)
         if request.HasField("long_polling_timeout"):
@@ -423,7 +426,9 @@ class Receiver:
         self._last_attempt += 1
         return key_hash(f"{self._boot_id}/{self._last_attempt}")
 
-    def _wanted(self, topic: TopicRow, request: service_pb2.ReceiveMessageRequest) -> Wanted:
+    def _wanted(
+        self, call: HotCall, topic: TopicRow, request: service_pb2.ReceiveMessageRequest
+    ) -> Wanted:
         """Return what a receive's public queue stands for (rule 20).
 
         A simple consumer's queue id does not matter, as in the real product, and any queue means
@@ -433,9 +438,11 @@ class Receiver:
         home = self._view.home(topic, named.broker.name)
         if home is None:
             raise RequestError(Code.FORBIDDEN, "no readable queue")
+        if isinstance(call, PoppingCall):
+            return Wanted(home, call.queue)
         if named.id <= 0 or not request.auto_renew:
             return Wanted(home, ANY_QUEUE)
-        return Wanted(home, _named_queue(home, named.id))
+        return Wanted(home, named_queue(home, named.id))
 
     def _pop(
         self,
@@ -479,12 +486,6 @@ def _is_by_level(receive: CheckedReceive, group: meta_pb2.ConsumerGroup) -> bool
     """Whether the highest level comes first: as in RocketMQ, not for ordered consumers."""
     is_any_queue = receive.wanted.queue == ANY_QUEUE
     return is_any_queue and not group.fifo and receive.topic.has_levels
-
-
-def _named_queue(home: Home, local_id: int) -> int:
-    if local_id > len(home.queues):
-        raise RequestError(Code.FORBIDDEN, "no readable queue")
-    return home.queues[local_id - 1]
 
 
 def topic_ref(topic: TopicRow) -> storage_pb2.TopicRef:

@@ -15,8 +15,10 @@ from strata_broker.remoting.addresses import RemotingAddresses
 from strata_broker.remoting.admin.assembly import AdminParts, with_admin
 from strata_broker.remoting.admin.operator_face import OperatorFace
 from strata_broker.remoting.admin.places import AdminPlaces
+from strata_broker.remoting.assignments import RemotingAssignments
 from strata_broker.remoting.consumers import RemotingConsumers
 from strata_broker.remoting.dispatcher import RemotingDispatcher
+from strata_broker.remoting.exchange import RemotingPeer
 from strata_broker.remoting.face import MessagingFace
 from strata_broker.remoting.given_up import GivenUpMessages
 from strata_broker.remoting.incoming_messages import IncomingMessages
@@ -26,6 +28,8 @@ from strata_broker.remoting.listener import RemotingListener
 from strata_broker.remoting.members import RemotingMembers
 from strata_broker.remoting.offsets import RemotingOffsets
 from strata_broker.remoting.place_reads import PlaceReads
+from strata_broker.remoting.pops import RemotingPops
+from strata_broker.remoting.position_updates import PositionUpdates
 from strata_broker.remoting.producer_groups import ProducerGroups
 from strata_broker.remoting.pulls import RemotingPulls
 from strata_broker.remoting.queue_locks import QueueLocks
@@ -135,19 +139,14 @@ class RemotingPort:
         routes = RemotingRoutes(
             face, parts.provisioner, self._addresses, cluster_name=section.cluster_name
         )
-        producer_groups = ProducerGroups(
-            parts.producers,
-            view,
-            store=lambda: self._store,
-            max_groups=section.max_transaction_groups,
-            max_groups_per_client=section.max_groups_per_client,
-            metrics=metrics,
-        )
+        producer_groups = self._producer_groups(parts, view)
+        updates = PositionUpdates()
         consumers = RemotingConsumers(
             face,
             members,
             locks,
             producer_groups=producer_groups,
+            updates=updates,
             max_groups=section.max_groups_per_client,
             max_json_bytes=section.max_json_bytes,
         )
@@ -167,23 +166,43 @@ class RemotingPort:
             producer_groups=producer_groups,
             random=parts.random,
         )
+        pops = RemotingPops(face, view, clock, store=lambda: self._store)
+        assignments = RemotingAssignments(view, members, max_json_bytes=section.max_json_bytes)
         handlers = {
             **routes.handlers(),
             **sends.handlers(),
             **consumers.handlers(),
             **RemotingPulls(face, view, members, store=lambda: self._store).handlers(),
-            **RemotingOffsets(face, view).handlers(),
+            **pops.handlers(),
+            **assignments.handlers(),
+            **RemotingOffsets(face, view, updates).handlers(),
             **RemotingRecalls(face).handlers(),
             **RemotingTransactions(face, view, handles=runtime.handles).handlers(),
             **SendBacks(face, routes, view, reads=reads, given_up=given_up, clock=clock).handlers(),
         }
+
+        def disconnected(client: RemotingPeer) -> None:
+            consumers.disconnected(client)
+            pops.disconnected(client)
+
         admin = self._admin_parts(parts, members, consumers, routes)
         return RemotingListener(
             section.host or parts.host,
             section.port,
             RemotingDispatcher(with_admin(handlers, admin), runtime),
             runtime=runtime,
-            disconnected=consumers.disconnected,
+            disconnected=disconnected,
+        )
+
+    def _producer_groups(self, parts: RemotingParts, view: MetadataView) -> ProducerGroups:
+        section = parts.runtime.config.remoting
+        return ProducerGroups(
+            parts.producers,
+            view,
+            store=lambda: self._store,
+            max_groups=section.max_transaction_groups,
+            max_groups_per_client=section.max_groups_per_client,
+            metrics=parts.runtime.metrics,
         )
 
     def _admin_parts(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.remoting.addresses import broker_name_of
 from strata_broker.remoting.answers import RemotingRefusal, succeeded, with_json
-from strata_broker.remoting.exchange import Exchange, Handler, RemotingPeer
+from strata_broker.remoting.exchange import Exchange, Handler, RemotingPeer, may_send
 from strata_broker.remoting.face import MessagingFace
 from strata_broker.remoting.heartbeats import (
     HeartbeatData,
@@ -16,6 +17,7 @@ from strata_broker.remoting.heartbeats import (
     read_locks,
 )
 from strata_broker.remoting.members import RemotingMembers
+from strata_broker.remoting.position_updates import PositionUpdates
 from strata_broker.remoting.producer_groups import ProducerGroups
 from strata_broker.remoting.queue_locks import QueueKey, QueueLocks
 from strata_mq.access import Action
@@ -37,6 +39,7 @@ class RemotingConsumers:
         members: of consumer groups.
         locks: of queues.
         producer_groups: of producers that can be asked for decisions.
+        updates: know which positions are being stored.
         max_groups: of one client.
         max_json_bytes: of the body of a heartbeat, or of a request for locks.
     """
@@ -48,6 +51,7 @@ class RemotingConsumers:
         locks: QueueLocks,
         *,
         producer_groups: ProducerGroups,
+        updates: PositionUpdates,
         max_groups: int,
         max_json_bytes: int,
     ) -> None:
@@ -55,6 +59,7 @@ class RemotingConsumers:
         self._members = members
         self._locks = locks
         self._producer_groups = producer_groups
+        self._updates = updates
         self._max_groups = max_groups
         self._max_json_bytes = max_json_bytes
         # Consumer groups by connection.
@@ -102,7 +107,9 @@ class RemotingConsumers:
         client.language = exchange.request.language
         await self._sign_of_life(exchange, "", definition_pb2.PRODUCER)
         if not client.is_gone:
-            self._producer_groups.heard(client, data.producer_groups, exchange.may_send_to)
+            # Not the exchange, which holds the request.
+            rights = partial(may_send, exchange.principal)
+            self._producer_groups.heard(client, data.producer_groups, rights)
         for group, subscriptions in data.consumers.items():
             check_consumer_group(group)
             for topic in subscriptions:
@@ -117,13 +124,14 @@ class RemotingConsumers:
         return succeeded(exchange.request)
 
     async def unregister(self, exchange: Exchange) -> RemotingCommand:
-        """Forget a client, or one of its groups."""
+        """Forget a client, or one of its groups, once its positions are stored."""
         request, client = exchange.request, exchange.client
         self._producer_groups.left(client, request.text("producerGroup", ""))
         group = request.text("consumerGroup", "")
         if group:
             exchange.require_group(group, Action.SUB)
         if group and request.text("clientID") == client.client_id:
+            await self._updates.settled(client)
             self._members.left(client.client_id, group)
             self._groups.get(client, set()).discard(group)
         return succeeded(request)

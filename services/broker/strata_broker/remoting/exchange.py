@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from strata_broker.access.principals import Principal, send_right, topic_target
-from strata_broker.remoting.face import FaceCaller
+from strata_broker.remoting.face_calls import FaceCaller
 from strata_mq.access import Action, ResourceKind
 from strata_remoting import ACCESS_KEY, Language, RemotingCommand, Serialization
 
@@ -112,11 +112,6 @@ class Exchange:
             return False
         return principal.may(*topic_target(("", topic)), Action.SUB)
 
-    def may_send_to(self, topic: str) -> bool:
-        """Whether the client may send to a topic."""
-        principal = self.principal
-        return principal is not None and principal.may(*send_right(("", topic)))
-
     def _require(self, kind: ResourceKind, name: str, *actions: Action) -> None:
         principal = self.principal
         assert principal is not None, "nobody was admitted"
@@ -143,6 +138,11 @@ def headers_of(client_id: str, language: int, group: str) -> Mapping[str, str]:
         "x-mq-client-id": member_id(client_id, group),
         "x-mq-language": _LANGUAGES.get(language, Language.OTHER.name),
     }
+
+
+def may_send(principal: Principal | None, topic: str) -> bool:
+    """Whether a client may send to a topic."""
+    return principal is not None and principal.may(*send_right(("", topic)))
 
 
 def member_id(client_id: str, group: str) -> str:

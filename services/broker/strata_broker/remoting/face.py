@@ -6,20 +6,16 @@ handler that gRPC clients reach: with the same checks of access, limits, counter
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
-from strata_broker.access.authentication import AdmittedCall
-from strata_broker.access.principals import Principal
 from strata_broker.base.failures import unexpected
 from strata_broker.receives.pulls import PullWindow
-from strata_broker.sends.named_queue import QueuedCall
-from strata_broker.sends.pending_send import SEND
+from strata_broker.remoting.face_calls import FaceAck, FaceCaller, FacePop, FaceSend
 from strata_broker.servicers.messaging_rpc import SERVICE
 from strata_edge.ports import (
     CallError,
@@ -36,32 +32,16 @@ Response = TypeVar("Response", bound=Message)
 _CODES = frozenset(map(int, Code))
 
 
-class FaceCaller(AdmittedCall):
-    """A `CallInfo` of a remoting client's call.
+class PoppedAnswer(NamedTuple):
+    """Answer of a pop.
 
-    Args:
-        metadata: as a gRPC client would give it.
-        peer: `host:port` of the connection.
-        principal: who signed the request; None: nobody was admitted.
-        claimed: name of the user as it was claimed.
+    Attributes:
+        failure: why nothing could be leased; None: all is well.
+        messages: that were leased, each with its receipt handle.
     """
 
-    def __init__(
-        self,
-        metadata: Mapping[str, str],
-        peer: str,
-        principal: Principal | None = None,
-        *,
-        claimed: str = "",
-    ) -> None:
-        self.metadata = metadata
-        self.peer = peer
-        self.principal = principal
-        self.claimed = claimed
-
-    def time_left_s(self) -> float | None:
-        """See `CallInfo`; the protocol has no deadlines."""
-        return None
+    failure: RequestError | None
+    messages: Sequence[definition_pb2.Message]
 
 
 class PulledAnswer(NamedTuple):
@@ -78,40 +58,6 @@ class PulledAnswer(NamedTuple):
     messages: Sequence[definition_pb2.Message]
     next_offset: int | None
     window: PullWindow | None
-
-
-class _FaceSend(QueuedCall, AdmittedCall):
-    """A hot call whose answer is a future; see `strata_edge.ports.HotCall`."""
-
-    method = SEND
-
-    def __init__(self, request: bytes, caller: FaceCaller, queue: int) -> None:
-        super().__init__(queue)
-        self.request = request
-        self.metadata = caller.metadata
-        self.peer = caller.peer
-        self.principal = caller.principal
-        self.claimed = caller.claimed
-        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-    def time_left_s(self) -> float | None:
-        return None
-
-    def done(self) -> bool:
-        return self.answer.done()
-
-    def on_gone(self, callback: Callable[[], None]) -> None:
-        """Note nothing: a send is carried out whether its client waits or not."""
-
-    def complete(
-        self, responses: Sequence[bytes], on_not_taken: Callable[[], None] | None = None
-    ) -> None:
-        if not self.answer.done():
-            self.answer.set_result(responses[0])
-
-    def fail(self, status: str, reason: str) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(CallError(status, reason))
 
 
 class MessagingFace:
@@ -162,14 +108,48 @@ class MessagingFace:
         Raises:
             RequestError: a message was refused; others of the request may be stored.
         """
-        call = _FaceSend(request.SerializeToString(), caller, queue)
+        call = FaceSend(request.SerializeToString(), caller, queue)
         self._hot.handle((call,))
         try:
-            response = service_pb2.SendMessageResponse.FromString(await call.answer)
+            (data,) = await call.answer
         except CallError as failure:
             raise unexpected() from failure
+        response = service_pb2.SendMessageResponse.FromString(data)
         _require_ok(response.status)
         return response
+
+    async def ack(self, request: service_pb2.AckMessageRequest, caller: FaceCaller) -> None:
+        """Ack a message.
+
+        Raises:
+            RequestError: the handle is invalid, or storage refused.
+        """
+        call = FaceAck(request.SerializeToString(), caller)
+        self._hot.handle((call,))
+        try:
+            (data,) = await call.answer
+        except CallError as failure:
+            raise unexpected() from failure
+        _require_ok(service_pb2.AckMessageResponse.FromString(data).status)
+
+    async def pop(self, call: FacePop, deliver: Callable[[PoppedAnswer], Awaitable[None]]) -> None:
+        """Lease messages for a client; the leases end if it does not get the answer.
+
+        Args:
+            call: the pop.
+            deliver: gives the answer to the client.
+
+        Raises:
+            RequestError: the pop failed unexpectedly; whatever else is wrong is in the answer.
+        """
+        self._hot.handle((call,))
+        try:
+            await deliver(_popped(await call.answer))
+        except CallError as failure:
+            raise unexpected() from failure
+        except BaseException:
+            call.not_taken()
+            raise
 
     async def pull(
         self,
@@ -195,6 +175,16 @@ class MessagingFace:
                     await deliver(_pulled([some] if isinstance(some, bytes) else some))
         except CallError as failure:
             raise unexpected() from failure
+
+
+def _popped(responses: Sequence[bytes]) -> PoppedAnswer:
+    """Read an answer; its last element is the time of the delivery."""
+    parse = service_pb2.ReceiveMessageResponse.FromString
+    failure = _failure_of(parse(responses[0]).status)
+    if failure is not None and failure.code is Code.MESSAGE_NOT_FOUND:
+        failure = None
+    rest = [parse(data) for data in responses[1:]]
+    return PoppedAnswer(failure, [each.message for each in rest if each.HasField("message")])
 
 
 def _pulled(responses: Sequence[bytes]) -> PulledAnswer:

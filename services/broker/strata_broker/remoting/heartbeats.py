@@ -1,4 +1,4 @@
-"""The bodies in which remoting clients tell of themselves: heartbeats and locks, in JSON."""
+"""The bodies in which remoting clients tell of themselves, in JSON: heartbeats, locks, balance."""
 
 from __future__ import annotations
 
@@ -56,6 +56,16 @@ class LockRequest(NamedTuple):
     queues: list[LockedQueue]
 
 
+class BalanceRequest(NamedTuple):
+    """A request for the queues of a client, which leaves the balance to the broker."""
+
+    topic: str
+    group: str
+    client_id: str
+    strategy: str
+    is_broadcast: bool
+
+
 def read_heartbeat(body: bytes, max_bytes: int) -> HeartbeatData:
     """Return the content of a heartbeat.
 
@@ -92,6 +102,22 @@ def read_locks(body: bytes, max_bytes: int) -> LockRequest:
             raise RemotingError("a queue has no number")
         queues.append(LockedQueue(_text(one, "topic"), _text(one, "brokerName"), number))
     return LockRequest(_text(data, "consumerGroup"), _text(data, "clientId"), queues)
+
+
+def read_balance(body: bytes, max_bytes: int) -> BalanceRequest:
+    """Return what a client wants to know of its queues.
+
+    Raises:
+        RemotingError: it cannot be read, or has more than `max_bytes`.
+    """
+    data = read_object(body, max_bytes)
+    return BalanceRequest(
+        _text(data, "topic"),
+        _text(data, "consumerGroup"),
+        _text(data, "clientId"),
+        str(data.get("strategyName") or "AVG"),
+        data.get("messageModel") == "BROADCASTING",
+    )
 
 
 def _subscription(data: Mapping[str, Any]) -> tuple[str, RemotingSubscription]:

@@ -9,6 +9,7 @@ from strata_broker.metadata.metadata import MetadataView
 from strata_broker.remoting.answers import RemotingRefusal, succeeded
 from strata_broker.remoting.exchange import Exchange, Handler
 from strata_broker.remoting.face import MessagingFace
+from strata_broker.remoting.position_updates import PositionUpdates
 from strata_broker.remoting.queue_ids import known_topic, public_queue, queue_number
 from strata_mq.access import Action
 from strata_mq.requests import Code, RequestError
@@ -23,11 +24,13 @@ class RemotingOffsets:
     Args:
         face: the broker's handlers.
         view: knows topics and queues.
+        updates: know which positions are being stored.
     """
 
-    def __init__(self, face: MessagingFace, view: MetadataView) -> None:
+    def __init__(self, face: MessagingFace, view: MetadataView, updates: PositionUpdates) -> None:
         self._face = face
         self._view = view
+        self._updates = updates
 
     def handlers(self) -> Mapping[int, Handler]:
         """Return the handlers by request code."""
@@ -79,16 +82,15 @@ class RemotingOffsets:
         """
         request = exchange.request
         group = request.text("consumerGroup")
-        await self._face.call(
-            "UpdateOffset",
-            service_pb2.UpdateOffsetRequest(
-                group=definition_pb2.Resource(name=group),
-                message_queue=self._queue(exchange),
-                offset=request.number("commitOffset"),
-            ),
-            service_pb2.UpdateOffsetResponse,
-            exchange.caller(group),
+        wanted = service_pb2.UpdateOffsetRequest(
+            group=definition_pb2.Resource(name=group),
+            message_queue=self._queue(exchange),
+            offset=request.number("commitOffset"),
         )
+        with self._updates.storing(exchange.client):
+            await self._face.call(
+                "UpdateOffset", wanted, service_pb2.UpdateOffsetResponse, exchange.caller(group)
+            )
         return succeeded(request)
 
     async def end(self, exchange: Exchange) -> RemotingCommand:

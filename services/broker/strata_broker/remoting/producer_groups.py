@@ -3,7 +3,8 @@
 RocketMQ asks any connected producer of the group that sent a transactional message. Heartbeats tell
 of the groups of a connection, but not of their topics; a group's topics are those that it sent such
 messages to. The broker behind a topic's name learns them, because all remoting producers of the
-topic send there.
+topic send there. After the start of a broker it does not know them: it tells storage so, gets the
+messages that nobody is asked about, and learns a topic from the first one that names a group here.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from strata_broker.clients.producers import Producers, ProducersOf
 from strata_broker.metadata.metadata import MetadataView, Name, TopicRow
 from strata_broker.remoting.answers import RemotingRefusal
 from strata_broker.remoting.exchange import RemotingPeer
+from strata_broker.remoting.heard_producers import HeardProducers, MaySend
 from strata_broker.remoting.shown import ShownQueue, pulled_message
 from strata_remoting import (
     OffsetPlace,
@@ -116,10 +118,25 @@ class ProducerGroups:
         metrics.gauge("strata_broker_remoting_transaction_groups", lambda: len(self._topics))
         # connection -> group -> the way to ask
         self._streams: dict[RemotingPeer, dict[str, AskedProducer]] = {}
+        self._heard = HeardProducers()
+        producers.add_others(self)
 
-    def heard(
-        self, client: RemotingPeer, groups: Iterable[str], may_send: Callable[[str], bool]
-    ) -> None:
+    @property
+    def exist(self) -> bool:
+        """See `OtherProducers`."""
+        return self._heard.exist
+
+    def find(self, topic: ProducersOf) -> None:
+        """See `OtherProducers`."""
+        namespace, name = topic.topic
+        found = [] if namespace else self._heard.senders(topic.group, name)
+        if found:
+            self._learn(topic.group, topic.topic)
+        for client in found:
+            if not self._is_full(client, topic.group):
+                self._join(client, topic.group, topic.topic)
+
+    def heard(self, client: RemotingPeer, groups: Iterable[str], may_send: MaySend) -> None:
         """Note the producer groups of a heartbeat; those that it leaves out are gone.
 
         Args:
@@ -130,6 +147,9 @@ class ProducerGroups:
         wanted = set(groups)
         for group in set(self._streams.get(client, ())) - wanted:
             self.left(client, group)
+        existed = self.exist
+        self._heard.heard(client, wanted, may_send)
+        self._tell_if_changed(existed=existed)
         for group in wanted & self._topics.keys():
             allowed = [topic for topic in self._topics[group] if may_send(topic[1])]
             if len(allowed) < len(self._topics[group]):
@@ -161,24 +181,37 @@ class ProducerGroups:
         if self._is_full(client, group):
             # Other sends of the connection were stored since it was checked.
             return
-        topics = self._topics.setdefault(group, set())
-        self._topics.move_to_end(group)
-        if len(topics) < _MOST_TOPICS:
-            topics.add(topic)
-        if len(self._topics) > self._max_groups:
-            self._topics.popitem(last=False)
+        self._learn(group, topic)
         self._join(client, group, topic)
 
     def left(self, client: RemotingPeer, group: str) -> None:
         """Forget a producer group that said goodbye."""
+        existed = self.exist
+        self._heard.left(client, group)
+        self._tell_if_changed(existed=existed)
         stream = self._streams.get(client, {}).pop(group, None)
         if stream is not None:
             self._producers.left(stream)
 
     def disconnected(self, client: RemotingPeer) -> None:
         """Forget a connection that ended."""
+        existed = self.exist
+        self._heard.disconnected(client)
+        self._tell_if_changed(existed=existed)
         for stream in self._streams.pop(client, {}).values():
             self._producers.left(stream)
+
+    def _tell_if_changed(self, *, existed: bool) -> None:
+        if existed != self.exist:
+            self._producers.others_changed()
+
+    def _learn(self, group: str, topic: Name) -> None:
+        topics = self._topics.setdefault(group, set())
+        self._topics.move_to_end(group)
+        if len(topics) < _MOST_TOPICS:
+            topics.add(topic)
+        if len(self._topics) > self._max_groups:
+            self._topics.popitem(last=False)
 
     def _is_full(self, client: RemotingPeer, group: str) -> bool:
         """Whether a connection has no room for a group."""

@@ -37,9 +37,30 @@ def pulled_message(
         queue: where it is.
         store: address that the message names as its store: of this broker.
     """
+    times = _number(message.user_properties.get(names.STORED_RECONSUME_TIMES, ""))
+    return _shown(message, queue, store, _properties(message), times)
+
+
+def popped_message(
+    message: definition_pb2.Message, queue: ShownQueue, store: Store, extra_info: str
+) -> PulledMessage:
+    """Return a message as `pulled_message` does, with the extra info that its consumer acks."""
+    properties = _properties(message)
+    # A producer may write this property, too.
+    properties[names.POP_CHECK] = extra_info
+    times = max(message.system_properties.delivery_attempt - 1, 0)
+    return _shown(message, queue, store, properties, times)
+
+
+def _shown(
+    message: definition_pb2.Message,
+    queue: ShownQueue,
+    store: Store,
+    properties: dict[str, str],
+    times: int,
+) -> PulledMessage:
     system = message.system_properties
     place = OffsetPlace(queue.topic.topic_id, queue.queue, system.queue_offset)
-    user = message.user_properties
     return PulledMessage(
         queue_id=queue.queue_id,
         queue_offset=system.queue_offset,
@@ -50,9 +71,9 @@ def pulled_message(
         store=store,
         topic=queue.topic.name,
         body=message.body,
-        properties=encode_properties(_properties(message)),
-        flag=_number(user.get(names.STORED_FLAG, "")),
-        reconsume_times=_number(user.get(names.STORED_RECONSUME_TIMES, "")),
+        properties=encode_properties(properties),
+        flag=_number(message.user_properties.get(names.STORED_FLAG, "")),
+        reconsume_times=times,
     )
 
 

@@ -34,8 +34,12 @@ from strata_state.metadata_keys import consumer_group_key
 DEFAULT_MAX_ATTEMPTS = 17
 """One delivery and sixteen more, as the group default of RocketMQ 5."""
 
-_MUTABLE = ("fifo", "max_attempts", "backoff", "broadcast", "lite_topic", "lite_exclusive")
+_MUTABLE = (
+    *("fifo", "max_attempts", "backoff", "broadcast", "lite_topic", "lite_exclusive"),
+    "pop_topics",
+)
 _MAX_ATTEMPTS = 1_000
+_MAX_POP_TOPICS = 64
 _MAX_BACKOFF_STEPS = 64
 _MAX_BACKOFF_MS = 7 * 86_400_000
 
@@ -81,7 +85,7 @@ def update_consumer_group(
         draft: the change.
         wanted: names and new values; a revision other than 0 must be the row's.
         mask: fifo, max_attempts, backoff (the whole oneof), broadcast, lite_topic,
-            lite_exclusive.
+            lite_exclusive, pop_topics.
 
     Raises:
         MetaRefused: NOT_FOUND, INVALID, or CONFLICT when the row has another revision.
@@ -92,6 +96,8 @@ def update_consumer_group(
     for field in mask:
         if field == "backoff":
             _set_backoff(group, wanted)
+        elif field == "pop_topics":
+            group.pop_topics[:] = sorted(set(wanted.pop_topics))
         else:
             setattr(group, field, getattr(wanted, field))
     _check_values(draft, group)
@@ -177,6 +183,11 @@ def _check_values(draft: Draft, group: meta_pb2.ConsumerGroup) -> None:
         raise invalid(
             f"consumer group {group.name}: {group.max_attempts} attempts, allowed are "
             f"1 to {_MAX_ATTEMPTS}"
+        )
+    if len(group.pop_topics) > _MAX_POP_TOPICS:
+        raise invalid(
+            f"consumer group {group.name}: {len(group.pop_topics)} topics in POP mode, allowed are "
+            f"{_MAX_POP_TOPICS}"
         )
     kind = group.WhichOneof("backoff")
     if kind == "exponential":

@@ -297,7 +297,8 @@ class StorageServicer(ReadServicer):
             boot_id, request.live, request.gone, request.silent, now_s, full=request.full
         )
         topic_ids = request.producer_topic_ids if request.producer_topics_set else None
-        self._check_routes.reported(boot_id, topic_ids, now_s)
+        guesses = request.producers_of_unknown_topics
+        self._check_routes.reported(boot_id, topic_ids, now_s, guesses=guesses)
         if request.leaving:
             self._holders.brokers.leaves(boot_id, now_s)
             self._check_routes.forget(boot_id)

@@ -507,6 +507,7 @@ class ConsumerGroup(_message.Message):
     UPDATED_AT_MS_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     LITE_EXCLUSIVE_FIELD_NUMBER: _builtins.int
+    POP_TOPICS_FIELD_NUMBER: _builtins.int
     consumer_group_id: _builtins.int
     namespace: _builtins.str
     name: _builtins.str
@@ -524,6 +525,10 @@ class ConsumerGroup(_message.Message):
     def exponential(self) -> Global___ExponentialBackoff: ...
     @_builtins.property
     def customized(self) -> Global___CustomizedBackoff: ...
+    @_builtins.property
+    def pop_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Topics that consumers of the older protocol with balance at the broker pop, and do not pull."""
+
     def __init__(
         self,
         *,
@@ -541,10 +546,11 @@ class ConsumerGroup(_message.Message):
         updated_at_ms: _builtins.int = ...,
         revision: _builtins.int = ...,
         lite_exclusive: _builtins.bool = ...,
+        pop_topics: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["backoff", b"backoff", "customized", b"customized", "exponential", b"exponential"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backoff", b"backoff", "broadcast", b"broadcast", "consumer_group_id", b"consumer_group_id", "created_at_ms", b"created_at_ms", "customized", b"customized", "dead_letter_topic_id", b"dead_letter_topic_id", "exponential", b"exponential", "fifo", b"fifo", "lite_exclusive", b"lite_exclusive", "lite_topic", b"lite_topic", "max_attempts", b"max_attempts", "name", b"name", "namespace", b"namespace", "revision", b"revision", "updated_at_ms", b"updated_at_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backoff", b"backoff", "broadcast", b"broadcast", "consumer_group_id", b"consumer_group_id", "created_at_ms", b"created_at_ms", "customized", b"customized", "dead_letter_topic_id", b"dead_letter_topic_id", "exponential", b"exponential", "fifo", b"fifo", "lite_exclusive", b"lite_exclusive", "lite_topic", b"lite_topic", "max_attempts", b"max_attempts", "name", b"name", "namespace", b"namespace", "pop_topics", b"pop_topics", "revision", b"revision", "updated_at_ms", b"updated_at_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_backoff: _TypeAlias = _typing.Literal["exponential", "customized"]  # noqa: Y015
     _WhichOneofArgType_backoff: _TypeAlias = _typing.Literal["backoff", b"backoff"]  # noqa: Y015
@@ -1897,7 +1903,7 @@ class UpdateConsumerGroupRequest(_message.Message):
     @_builtins.property
     def update_mask(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of the fields to change: fifo, max_attempts, backoff, broadcast, lite_topic,
-        lite_exclusive.
+        lite_exclusive, pop_topics.
         """
 
     def __init__(

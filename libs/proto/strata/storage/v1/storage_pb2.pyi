@@ -2457,12 +2457,17 @@ class ReportClientsRequest(_message.Message):
     PRODUCER_TOPIC_IDS_FIELD_NUMBER: _builtins.int
     PRODUCER_TOPICS_SET_FIELD_NUMBER: _builtins.int
     SILENT_FIELD_NUMBER: _builtins.int
+    PRODUCERS_OF_UNKNOWN_TOPICS_FIELD_NUMBER: _builtins.int
     broker_boot_id: _builtins.int
     full: _builtins.bool
     """The list is complete, not a change to the last one."""
     leaving: _builtins.bool
     """The broker stops: messages taken before this moment are delivered."""
     producer_topics_set: _builtins.bool
+    producers_of_unknown_topics: _builtins.bool
+    """Producer groups are connected to the broker whose topics it does not know: a message that names
+    its group may be theirs. Sent with `producer_topics_set`.
+    """
     @_builtins.property
     def live(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -2490,10 +2495,11 @@ class ReportClientsRequest(_message.Message):
         producer_topic_ids: _abc.Iterable[_builtins.int] | None = ...,
         producer_topics_set: _builtins.bool = ...,
         silent: _abc.Iterable[_builtins.int] | None = ...,
+        producers_of_unknown_topics: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_boot_id", b"broker_boot_id", "full", b"full", "gone", b"gone", "leaving", b"leaving", "live", b"live", "producer_topic_ids", b"producer_topic_ids", "producer_topics_set", b"producer_topics_set", "silent", b"silent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_boot_id", b"broker_boot_id", "full", b"full", "gone", b"gone", "leaving", b"leaving", "live", b"live", "producer_topic_ids", b"producer_topic_ids", "producer_topics_set", b"producer_topics_set", "producers_of_unknown_topics", b"producers_of_unknown_topics", "silent", b"silent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -18,6 +18,7 @@ from strata_broker.remoting.admin.places import AdminPlaces
 from strata_broker.remoting.admin.progress import AdminProgress
 from strata_broker.remoting.admin.queue_entries import AdminQueueEntries
 from strata_broker.remoting.admin.refusals import AdminRefusals
+from strata_broker.remoting.admin.request_modes import AdminRequestModes
 from strata_broker.remoting.admin.resets import AdminResets
 from strata_broker.remoting.admin.retry_routes import RetryRoutes
 from strata_broker.remoting.admin.running_info import AdminRunningInfo
@@ -79,6 +80,7 @@ def with_admin(clients: Mapping[int, Handler], parts: AdminParts) -> dict[int, H
         **AdminTopics(face, places, listing, max_json_bytes=most).handlers(),
         **AdminTopicLists(places, listing).handlers(),
         **AdminGroups(face, places, listing, max_json_bytes=most).handlers(),
+        **AdminRequestModes(face, places, max_json_bytes=most).handlers(),
         **AdminProgress(face, places, listing, timeout_s=timeout_s).handlers(),
         **AdminResets(face, places, parts.members).handlers(),
         **AdminAudience(face).handlers(),

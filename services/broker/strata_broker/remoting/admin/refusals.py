@@ -33,7 +33,8 @@ _USERS = (
 )
 _POLICIES = "rights are policies of users here: use strata policy"
 _LITE = "lite topics are shown by the strata command and the console only"
-_POP = "brokers deliver by POP to gRPC clients and by pull to remoting clients: there is no switch"
+_POP = "there is no table of modes: strata group show tells the topics that a group pops"
+_REVIVE = "popped messages are leases in the raft groups here: there is no revive topic"
 
 _REASONS: Mapping[AdminCode, str] = {
     AdminCode.ADD_BROKER: "brokers join by themselves: start one with strata broker",
@@ -72,7 +73,7 @@ _REASONS: Mapping[AdminCode, str] = {
     AdminCode.GET_TIMER_CHECK_POINT: _TIMERS,
     AdminCode.GET_TIMER_METRICS: _TIMERS,
     AdminCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: "positions are those of consumerProgress",
-    AdminCode.POP_ROLLBACK: _POP,
+    AdminCode.POP_ROLLBACK: _REVIVE,
     AdminCode.PUT_KV_CONFIG: _KV,
     AdminCode.QUERY_CORRECTION_OFFSET: "positions are those of consumerProgress",
     AdminCode.REGISTER_TOPIC_IN_NAMESRV: "topics are made by updateTopic: no broker registers them",
@@ -81,7 +82,6 @@ _REASONS: Mapping[AdminCode, str] = {
     AdminCode.RESET_MASTER_FLUSH_OFFSET: _CONTROLLER,
     AdminCode.RESUME_CHECK_HALF_MESSAGE: "use strata transaction list, commit and rollback",
     AdminCode.SET_COMMITLOG_READ_MODE: _COLD,
-    AdminCode.SET_MESSAGE_REQUEST_MODE: _POP,
     AdminCode.UPDATE_AND_CREATE_STATIC_TOPIC: _STATIC,
     AdminCode.UPDATE_AND_GET_GROUP_FORBIDDEN: _POLICIES,
     AdminCode.UPDATE_BROKER_CONFIG: _CONFIG,

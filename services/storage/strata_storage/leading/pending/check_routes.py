@@ -3,6 +3,10 @@
 Any producer of the topic may answer, wherever it is connected: brokers report the topics of which
 they hold live producers (`ReportClients`), storage picks one of them in turn. A broker counts as
 long as it watches this node and reports.
+
+A producer of the remoting protocol has a group, and its broker may not know its topics, such as
+after a start. That broker reports so, and gets checks of topics that no broker reports: it looks
+for the group that a message names. Such a check is a guess, and does not count.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from strata_storage.base.watchers import TransactionCheck, Watchers
 class _Report(NamedTuple):
     topic_ids: frozenset[int]
     seen_at_s: float
+    guesses: bool
 
 
 class CheckRoutes:
@@ -44,20 +49,28 @@ class CheckRoutes:
         self._reports: dict[int, _Report] = {}
         self._turn = 0
 
-    def reported(self, boot_id: int, topic_ids: Iterable[int] | None, now_s: float) -> None:
+    def reported(
+        self,
+        boot_id: int,
+        topic_ids: Iterable[int] | None,
+        now_s: float,
+        *,
+        guesses: bool = False,
+    ) -> None:
         """Take in a broker's report.
 
         Args:
             boot_id: whose.
             topic_ids: all topics of which it holds a live producer; None: as it said before.
             now_s: when.
+            guesses: it holds producers whose topics it does not know; with `topic_ids`.
         """
         before = self._reports.pop(boot_id, None)
         if topic_ids is not None:
             topics = frozenset(islice(topic_ids, self._max_topics))
         else:
-            topics = before.topic_ids if before is not None else frozenset()
-        self._reports[boot_id] = _Report(topics, now_s)
+            topics, guesses = before[::2] if before is not None else (frozenset(), False)
+        self._reports[boot_id] = _Report(topics, now_s, guesses)
         if len(self._reports) > self._max_brokers:
             del self._reports[next(iter(self._reports))]
 
@@ -80,6 +93,21 @@ class CheckRoutes:
         self._turn += 1
         at = self._turn % len(found)
         return found[at:] + found[:at]
+
+    def guessing(self, now_s: float) -> Sequence[int]:
+        """Return the brokers that hold producers whose topics they do not know."""
+        return [
+            boot_id
+            for boot_id in self._watchers.boot_ids()
+            if self._can(boot_id, None, now_s)
+            and (report := self._reports.get(boot_id)) is not None
+            and report.guesses
+        ]
+
+    def guess(self, check: TransactionCheck, now_s: float) -> bool:
+        """Give a check to all brokers that may find its producer; whether one had room for it."""
+        offered = [self._watchers.offer(boot_id, check) for boot_id in self.guessing(now_s)]
+        return any(offered)
 
     def send(self, check: TransactionCheck, topic_id: int | None, now_s: float) -> bool:
         """Give a check to a broker as `candidates` says; whether one had room for it."""

@@ -46,11 +46,13 @@ class Check(NamedTuple):
         decision: puts the half off until the next one.
         number: of the check, from 1.
         exhausted: there will be no other.
+        is_guess: whether no broker knows a producer of the topic.
     """
 
     decision: Decision
     number: int
     exhausted: bool
+    is_guess: bool = False
 
 
 class GroupTransactions:
@@ -192,8 +194,12 @@ class GroupTransactions:
             self.checks_in_flight += 1
             return Check(decision, number, exhausted)
         else:
-            self._checks_total.add(1, {"result": "no_producer"})
             next_ms = self._uncheckable.next(now_ms, interval_ms)
+            if self._routes.guessing(self._clock.monotonic_s()):
+                decision = self._resolver.reschedule(waiting, next_ms, row.checks)
+                self.checks_in_flight += 1
+                return Check(decision, row.checks + 1, exhausted=False, is_guess=True)
+            self._checks_total.add(1, {"result": "no_producer"})
         # Nobody was asked: that does not count.
         self._resolver.reschedule(waiting, next_ms, row.checks)
         return None
@@ -235,7 +241,10 @@ class GroupTransactions:
             message=message,
         )
         topic_id = None if check.exhausted else row.topic_id
-        if not self._routes.send(told, topic_id, self._clock.monotonic_s()):
+        now_s, routes = self._clock.monotonic_s(), self._routes
+        if check.is_guess:
+            return "sent" if routes.guess(told, now_s) else "no_producer"
+        if not routes.send(told, topic_id, now_s):
             return "no_producer"
         return "exhausted" if check.exhausted else "sent"
 

@@ -11,14 +11,17 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyContext;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** Messages that a listener saw; it fails the first deliveries of each message id. */
+/** Messages that a listener saw; it fails, or takes too long for, the first deliveries of each id. */
 final class Deliveries {
   private final int failures;
   private final List<Map<String, Object>> seen = new ArrayList<>();
   private final Map<String, Integer> failed = new HashMap<>();
 
-  Deliveries(int failures) {
+  private final long stallMs;
+
+  Deliveries(int failures, long stallMs) {
     this.failures = failures;
+    this.stallMs = stallMs;
   }
 
   ConsumeConcurrentlyStatus concurrently(
@@ -36,6 +39,7 @@ final class Deliveries {
 
   private synchronized boolean take(List<MessageExt> messages) {
     boolean good = true;
+    boolean first = stallMs > 0 && messages.stream().noneMatch(one -> known(one.getMsgId()));
     for (MessageExt message : messages) {
       seen.add(shown(message));
       int times = failed.getOrDefault(message.getMsgId(), 0);
@@ -45,7 +49,29 @@ final class Deliveries {
       }
     }
     notifyAll();
+    if (first) {
+      stall();
+    }
     return good;
+  }
+
+  private boolean known(String messageId) {
+    return seen.stream().anyMatch(one -> one.get("message_id").equals(messageId));
+  }
+
+  /** Others may be delivered meanwhile. */
+  private void stall() {
+    long endMs = System.currentTimeMillis() + stallMs;
+    long leftMs = stallMs;
+    while (leftMs > 0) {
+      try {
+        wait(leftMs);
+      } catch (InterruptedException ended) {
+        Thread.currentThread().interrupt();
+        return;
+      }
+      leftMs = endMs - System.currentTimeMillis();
+    }
   }
 
   synchronized List<Map<String, Object>> waitFor(int count, long timeoutMs)
@@ -61,7 +87,7 @@ final class Deliveries {
     return new ArrayList<>(seen);
   }
 
-  private static Map<String, Object> shown(MessageExt message) {
+  static Map<String, Object> shown(MessageExt message) {
     Map<String, Object> shown = new HashMap<>();
     shown.put("message_id", message.getMsgId());
     shown.put("topic", message.getTopic());

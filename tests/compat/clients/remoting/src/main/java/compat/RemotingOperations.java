@@ -17,6 +17,7 @@ import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
+import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -32,9 +33,11 @@ final class RemotingOperations {
   private final String nameserver;
   private final RPCHook hook;
   private final boolean tls;
+  private final int routeMs;
   private final Map<String, DefaultMQProducer> producers = new ConcurrentHashMap<>();
   private final Map<String, DefaultMQPushConsumer> consumers = new ConcurrentHashMap<>();
   private final Map<String, Deliveries> deliveries = new ConcurrentHashMap<>();
+  private final LitePulls litePulls;
 
   RemotingOperations(JsonObject options) {
     nameserver = options.get("nameserver").getAsString();
@@ -44,6 +47,8 @@ final class RemotingOperations {
                 new SessionCredentials(text(options, "access_key"), text(options, "secret_key")))
             : null;
     tls = options.has("tls");
+    routeMs = options.has("route_ms") ? options.get("route_ms").getAsInt() : 30_000;
+    litePulls = new LitePulls(nameserver, hook);
   }
 
   Object run(JsonObject command) throws Throwable {
@@ -63,10 +68,14 @@ final class RemotingOperations {
         return startConsumer(name, command);
       case "delivered":
         return delivered(name, command);
+      case "broker_of":
+        return Map.of("address", brokerOf(command));
+      case "request_mode":
+        return setMode(producers.get(name), command);
       case "close":
         return close(name);
       default:
-        throw new IllegalArgumentException(command.toString());
+        return litePulls.run(name, command);
     }
   }
 
@@ -74,6 +83,7 @@ final class RemotingOperations {
     producer.setNamesrvAddr(nameserver);
     producer.setUseTLS(tls);
     producer.setInstanceName(name);
+    producer.setPollNameServerInterval(routeMs);
     producer.setSendMsgTimeout((int) TIMEOUT_MS);
     producer.start();
     producers.put(name, producer);
@@ -180,6 +190,7 @@ final class RemotingOperations {
     consumer.setNamesrvAddr(nameserver);
     consumer.setUseTLS(tls);
     consumer.setInstanceName(name);
+    consumer.setPollNameServerInterval(routeMs);
     consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(text(command, "where")));
     consumer.setMaxReconsumeTimes(command.get("max_times").getAsInt());
     if (text(command, "model").equals("broadcast")) {
@@ -192,7 +203,13 @@ final class RemotingOperations {
     } else {
       consumer.subscribe(text(command, "topic"), expression);
     }
-    Deliveries seen = new Deliveries(command.get("failures").getAsInt());
+    if (command.has("pop_invisible_ms")) {
+      // Versions before 5.0 have no such mode.
+      set(consumer, "setClientRebalance", boolean.class, false);
+      set(consumer, "setPopInvisibleTime", long.class, command.get("pop_invisible_ms").getAsLong());
+    }
+    long stallMs = command.has("stall_ms") ? command.get("stall_ms").getAsLong() : 0;
+    Deliveries seen = new Deliveries(command.get("failures").getAsInt(), stallMs);
     if (text(command, "model").equals("orderly")) {
       consumer.registerMessageListener((MessageListenerOrderly) seen::orderly);
     } else {
@@ -201,6 +218,42 @@ final class RemotingOperations {
     consumer.start();
     consumers.put(name, consumer);
     deliveries.put(name, seen);
+    return Map.of();
+  }
+
+  /** The address behind a topic, as any producer that has started finds it. */
+  private String brokerOf(JsonObject command) throws Exception {
+    MQClientInstance client =
+        producers.values().iterator().next().getDefaultMQProducerImpl().getMqClientFactory();
+    client.updateTopicRouteInfoFromNameServer(text(command, "topic"));
+    return client.findBrokerAddrByTopic(text(command, "topic"));
+  }
+
+  private static void set(Object consumer, String setter, Class<?> type, Object value)
+      throws ReflectiveOperationException {
+    consumer.getClass().getMethod(setter, type).invoke(consumer, value);
+  }
+
+  /** As operators' tools do it; older clients know no modes. */
+  @SuppressWarnings({"unchecked", "rawtypes"})
+  private static Object setMode(DefaultMQProducer producer, JsonObject command) throws Exception {
+    MQClientInstance client = producer.getDefaultMQProducerImpl().getMqClientFactory();
+    String topic = text(command, "topic");
+    client.updateTopicRouteInfoFromNameServer(topic);
+    for (java.lang.reflect.Method method : client.getMQClientAPIImpl().getClass().getMethods()) {
+      if (method.getName().equals("setMessageRequestMode")) {
+        Object mode =
+            Enum.valueOf((Class<Enum>) method.getParameterTypes()[3], text(command, "mode"));
+        method.invoke(
+            client.getMQClientAPIImpl(),
+            client.findBrokerAddrByTopic(topic),
+            topic,
+            text(command, "group"),
+            mode,
+            0,
+            TIMEOUT_MS);
+      }
+    }
     return Map.of();
   }
 
@@ -231,6 +284,7 @@ final class RemotingOperations {
     if (consumer != null) {
       consumer.shutdown();
     }
+    litePulls.close(name);
     return Map.of();
   }
 
