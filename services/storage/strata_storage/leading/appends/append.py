@@ -306,9 +306,7 @@ class GroupAppender:
                     base = earlier.places[-1] + 1
         return range(base, base + part.count), outcome
 
-    def _refusal(
-        self, part: PartView, key: tuple[int, int], row: QueueRow
-    ) -> pb.Outcome.ValueType:
+    def _refusal(self, part: PartView, key: tuple[int, int], row: QueueRow) -> pb.Outcome.ValueType:
         """Return why a queue that is here, with its row, does not take a part; OK: it does."""
         if row.sealed or key in self._sealing:
             return pb.OUTCOME_SEALED
