@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.micro_broker import BenchCall, BenchEdge, send_requests
 from strata.meta.v1 import meta_pb2
+from strata_angelia.ports import Channel
 from strata_broker.app import BrokerApp
 from strata_broker.base.identity import BrokerIdentity
 from strata_broker.storage_client.channels import BrokerNetwork
@@ -60,6 +61,7 @@ class EdgelessNode(Standalone):
             on_fatal=lambda name, error: sys.exit(f"{name}: {error!r}"),
         )
         self.edge = BenchEdge()
+        self.metrics = metrics
 
     def _broker(self) -> BrokerApp:
         self.broker = BrokerApp(
@@ -75,9 +77,13 @@ class EdgelessNode(Standalone):
         )
         return self.broker
 
+    def nameserver(self) -> Channel:
+        """Return a channel to the nameserver."""
+        return self._network.channel(f"inproc:{NAMESERVER}")
+
     async def create_topic(self) -> None:
         """Create the topic that the requests name."""
-        channel = self._network.channel(f"inproc:{NAMESERVER}")
+        channel = self.nameserver()
         topic = meta_pb2.Topic(name="bench", type=meta_pb2.TOPIC_TYPE_NORMAL, queue_count=8)
         response = await channel.call(
             "/strata.meta.v1.MetaService/CreateTopic",

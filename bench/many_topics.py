@@ -4,7 +4,9 @@ For each count a fresh standalone node gets that many topics of one queue by
 `strata topic create --from FILE`. Then routes of random topics are read one by one, messages go to
 one topic, to a thousand topics and, as many, to random topics, and a page in the middle of the list
 is read. Then the node is stopped and started again. Prints one JSON object. Where a machine is
-shared, CPU seconds of the node tell more than seconds of the clock.
+shared, CPU seconds of the node tell more than seconds of the clock. With `--with-data` every topic
+gets a message first, and with `--offsets N` so many offsets of consumer groups are stored, a group
+at each of the topics and then the next group; some of them are read again after the start.
 
 Messages to many topics share no batch, so they cost more than messages to one topic, however many
 topics there are: `send_thousand_topics` tells this cost. `alone` are sends one after the other.
@@ -26,7 +28,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -34,10 +36,11 @@ sys.path.insert(0, str(ROOT))
 from apache.rocketmq.v2 import definition_pb2, service_pb2  # noqa: E402
 from bench.run import machine  # noqa: E402
 from strata.admin.v1 import admin_pb2  # noqa: E402
-from tests.e2e.client import Client  # noqa: E402
+from tests.e2e.client import Client, check_status  # noqa: E402
 from tests.e2e.process import cpu_seconds, process_tree, resident_bytes  # noqa: E402
 from tests.e2e.standalone import STRATA, Standalone  # noqa: E402
 
+Item = TypeVar("Item")
 PAGE = 1_000
 BODY = b"x" * 100
 START_TIMEOUT_S = 600.0
@@ -52,7 +55,10 @@ def main() -> None:
     parser.add_argument("--routes", type=int, default=2_000)
     parser.add_argument("--sends", type=int, default=10_000)
     parser.add_argument("--at-once", type=int, default=32)
-    parser.add_argument("--fill", action="store_true", help="send a message to every topic first")
+    parser.add_argument(
+        "--with-data", action="store_true", help="send a message to every topic first"
+    )
+    parser.add_argument("--offsets", type=int, default=0, help="offsets of consumer groups")
     parser.add_argument("--folder", type=Path, help="for the data; default: a temporary folder")
     arguments = parser.parse_args()
     # Without compiled files every start would compile all modules.
@@ -77,6 +83,11 @@ def name_of(number: int) -> str:
     return f"topic-{number:08d}"
 
 
+def group_of(number: int) -> str:
+    """Return the name of a consumer group."""
+    return f"group-{number:04d}"
+
+
 def measure(count: int, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the figures for a number of topics."""
     names = folder / "names"
@@ -91,9 +102,14 @@ def measure(count: int, folder: Path, arguments: argparse.Namespace) -> dict[str
         figures["empty"] = held(node)
         figures["create"] = create(node, names, count)
         figures["created"] = held(node)
-        if arguments.fill:
+        if arguments.with_data:
             figures["fill"] = asyncio.run(fill(node, count, arguments.at_once))
             figures["filled"] = held(node)
+        if arguments.offsets:
+            for group in range(-(-arguments.offsets // count)):
+                node.create_group(group_of(group))
+            figures["offsets"] = asyncio.run(store_offsets(node, count, arguments))
+            figures["with_offsets"] = held(node)
         figures["calls"] = asyncio.run(calls(node, count, arguments))
         figures["used"] = held(node)
         began_s = time.monotonic()
@@ -102,6 +118,8 @@ def measure(count: int, folder: Path, arguments: argparse.Namespace) -> dict[str
         figures["data_mib"] = round(size_bytes(folder / "data") / 2**20, 1)
         figures["start"] = restarted(node)
         figures["started"] = held(node)
+        if arguments.offsets:
+            figures["read_offsets"] = asyncio.run(read_offsets(node, count, arguments))
         figures["calls_after_start"] = asyncio.run(calls(node, count, arguments))
     finally:
         node.close()
@@ -151,6 +169,59 @@ async def fill(node: Standalone, count: int, at_once: int) -> dict[str, float]:
         return await sends(node, client, [name_of(number) for number in range(count)], at_once)
 
 
+async def store_offsets(
+    node: Standalone, count: int, arguments: argparse.Namespace
+) -> dict[str, float]:
+    """Store offsets of consumer groups, as pull consumers do."""
+    async with Client(node.endpoint) as client:
+        queues = await queues_of(client, range(min(count, arguments.offsets)), arguments.at_once)
+
+        async def store(number: int) -> None:
+            group, topic = divmod(number, count)
+            request = service_pb2.UpdateOffsetRequest(offset=int(arguments.with_data))
+            request.group.name = group_of(group)
+            request.message_queue.CopyFrom(queues[topic])
+            answer = await client.stub.UpdateOffset(request, metadata=client.metadata)
+            check_status(answer.status)
+
+        return await timed(node, store, range(arguments.offsets), arguments.at_once)
+
+
+async def read_offsets(
+    node: Standalone, count: int, arguments: argparse.Namespace
+) -> dict[str, float]:
+    """Read offsets of consumer groups at random; they are those that were stored."""
+    numbers = random.Random(count)
+    some = [numbers.randrange(arguments.offsets) for _ in range(arguments.routes)]
+    async with Client(node.endpoint) as client:
+        topics = sorted({number % count for number in some})
+        queues = await queues_of(client, topics, arguments.at_once)
+
+        async def read(number: int) -> None:
+            group, topic = divmod(number, count)
+            request = service_pb2.GetOffsetRequest()
+            request.group.name = group_of(group)
+            request.message_queue.CopyFrom(queues[topic])
+            answer = await client.stub.GetOffset(request, metadata=client.metadata)
+            check_status(answer.status)
+            assert answer.offset == int(arguments.with_data), (number, answer.offset)
+
+        return await timed(node, read, some, arguments.at_once)
+
+
+async def queues_of(
+    client: Client, topics: Sequence[int], at_once: int
+) -> dict[int, definition_pb2.MessageQueue]:
+    """Return the only queue of each topic."""
+    queues: dict[int, definition_pb2.MessageQueue] = {}
+
+    async def look_up(topic: int) -> None:
+        (queues[topic],) = await client.queues(name_of(topic))
+
+    await several(look_up, topics, at_once)
+    return queues
+
+
 async def calls(node: Standalone, count: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the figures of routes, sends and pages."""
     numbers = random.Random(count)
@@ -196,12 +267,22 @@ async def sends(
     async def send(topic: str) -> None:
         await client.send(topic, [(client.new_message_id(), BODY)])
 
+    return await timed(node, send, topics, at_once)
+
+
+async def timed(
+    node: Standalone,
+    work: Callable[[Item], Awaitable[None]],
+    items: Sequence[Item],
+    at_once: int,
+) -> dict[str, float]:
+    """Do work for each item; return its rate and the node's CPU for each."""
     before_s, began_s = cpu_seconds(node.pid), time.monotonic()
-    await several(send, topics, at_once)
+    await several(work, items, at_once)
     took_s, cpu_s = time.monotonic() - began_s, cpu_seconds(node.pid) - before_s
     return {
-        "per_s": round(len(topics) / took_s),
-        "cpu_us": round(cpu_s * 1e6 / len(topics), 1),
+        "per_s": round(len(items) / took_s),
+        "cpu_us": round(cpu_s * 1e6 / len(items), 1),
     }
 
 
@@ -216,7 +297,7 @@ async def page_ms(client: Client, after: str) -> float:
 
 
 async def several(
-    work: Callable[[str], Awaitable[None]], items: Sequence[str], at_once: int
+    work: Callable[[Item], Awaitable[None]], items: Sequence[Item], at_once: int
 ) -> None:
     """Do work for each item, a few at once."""
     left = iter(items)

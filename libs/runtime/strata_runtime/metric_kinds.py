@@ -91,9 +91,11 @@ class Counter:
         Raises:
             ValueError: the labels are not those of the spec.
         """
-        self.add(0, labels)
         key = tuple(labels.items())
-        return BoundCounter(self._values, key if key in self._values else _OVERFLOW)
+        if key not in self._values:
+            key = _new_label_set(self._spec, key, len(self._values), self._max_label_sets)
+            self._values.setdefault(key, 0)
+        return BoundCounter(self._values, key)
 
     def value(self, labels: Labels | None = None) -> float:
         """Return the count for these labels, in any order; 0 if nothing was counted."""
@@ -305,7 +307,8 @@ class _DisabledBoundHistogram(BoundHistogram):
 
 def _new_label_set(spec: MetricSpec, key: LabelSet, used: int, limit: int) -> LabelSet:
     """The key under which a label set seen for the first time is counted."""
-    if {name for name, _ in key} != set(spec.labels):
+    names = tuple([name for name, _ in key])
+    if names != spec.labels and set(names) != set(spec.labels):
         raise ValueError(f"{spec.name} has the labels {spec.labels}, got {dict(key)}")
     return key if used < limit else _OVERFLOW
 

@@ -88,6 +88,22 @@ def topic_page(
         request.page_token = response.next_page_token
 
 
+def lite_topic_page(
+    client: AdminClient, wanted: admin_pb2.ListLiteTopicsRequest, limit: int | None = None
+) -> tuple[list[admin_pb2.LiteTopicStatus], str]:
+    """Return at most `limit` lite topics (None: all) and the token of the page behind them."""
+    request = admin_pb2.ListLiteTopicsRequest()
+    request.CopyFrom(wanted)
+    found: list[admin_pb2.LiteTopicStatus] = []
+    while True:
+        request.page_size = PAGE_SIZE if limit is None else min(PAGE_SIZE, limit - len(found))
+        response = client.call(client.admin.ListLiteTopics, request)
+        found.extend(response.lite_topics)
+        if not response.next_page_token or len(found) == limit:
+            return found, response.next_page_token
+        request.page_token = response.next_page_token
+
+
 def group_rows(client: AdminClient, namespace: str | None) -> list[meta_pb2.ConsumerGroup]:
     """Return consumer groups by namespace and name; `namespace` None: of every namespace."""
     request = admin_pb2.ListConsumerGroupsRequest(page_size=PAGE_SIZE, namespace=namespace)

@@ -54,6 +54,9 @@ JSON_KEYS = {
     "topic list": "`topics`: a list of topics, as `topic create`; with --watch each also with "
     "`messages`, `messages_per_s`, `last_store_time_ms` as `topic rates`; `next_page`: for --page, "
     "empty at the end",
+    "topic list-lite": "`lite_topics`: a list of `name`, `raft_group`, `queue` (the number of the "
+    "lite topic), `min_offset`, `next_offset`, `last_active_ms`; `next_page`: for --page, empty at "
+    "the end",
     "topic delete": "`deleted`: the name; with --dry-run `would_delete`, `queues`, `messages`",
     "topic purge": "`purged`: the name, `messages` (how many were deleted); with --dry-run "
     "`would_purge`, `queues`, `messages`",

@@ -35,6 +35,18 @@ def topic_view(topic: meta_pb2.Topic) -> View:
     }
 
 
+def lite_topic_view(status: admin_pb2.LiteTopicStatus) -> View:
+    """Return the place and the content of a lite topic."""
+    return {
+        "name": status.name,
+        "raft_group": status.raft_group,
+        "queue": status.queue,
+        "min_offset": status.min_offset,
+        "next_offset": status.next_offset,
+        "last_active_ms": status.last_active_ms,
+    }
+
+
 def queue_status_view(status: admin_pb2.QueueStatus) -> View:
     """Return the place and the content of a queue."""
     return {

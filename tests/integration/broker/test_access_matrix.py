@@ -110,6 +110,7 @@ RIGHTS: dict[str, tuple[str, ...]] = {
     STRATA + "ResetConsumerGroup": (f"{_GROUP} update",),
     STRATA + "FindMessages": _READS,
     STRATA + "ListQueueSpans": (f"{_TOPIC} get|sub",),
+    STRATA + "ListLiteTopics": (f"{_TOPIC} get",),
     STRATA + "ScanQueue": _READS,
     STRATA + "TraceMessage": _READS,
     STRATA + "ListDeadLetterTopics": (),

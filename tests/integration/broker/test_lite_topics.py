@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.base.config import BrokerConfig
+from strata_edge.ports import CallError
 from strata_testing.broker.client import Client, message, received, resource
-from strata_testing.broker.fake_edge import MESSAGING
+from strata_testing.broker.fake_edge import ADMIN, MESSAGING
 from tests.integration.broker.cluster_brokers import (
     ClusterBroker,
     brokers_over,
@@ -131,6 +133,16 @@ async def take(
             if messages:
                 await client.ack(PARENT, group, *handles_of(messages))
     return got
+
+
+async def list_page(
+    client: Client, *, topic: str, size: int, token: str
+) -> admin_pb2.ListLiteTopicsResponse:
+    """Return a page of the lite topics of a parent."""
+    request = admin_pb2.ListLiteTopicsRequest(topic=topic, page_size=size, page_token=token)
+    return await client.edge.call(
+        f"{ADMIN}ListLiteTopics", request, admin_pb2.ListLiteTopicsResponse
+    )
 
 
 def by_lite_topic(messages: Sequence[definition_pb2.Message]) -> dict[str, list[int]]:
@@ -285,6 +297,89 @@ async def test_an_exclusive_group_has_one_client_per_lite_topic(
         await send(one, [2 * number + 1], "b")
         assert by_lite_topic(await take(second, 1, EXCLUSIVE)) == {"b": [2 * number + 1]}
         assert by_lite_topic(await take(first, 1, EXCLUSIVE)) == {"a": [2 * number]}
+
+
+async def test_lite_topics_are_listed_in_pages(clients: list[Client]) -> None:
+    """Each once, whichever raft group has it and however large the pages are."""
+    names = [f"n{number}" for number in range(12)]
+    for number, name in enumerate(names):
+        await send(clients[number % 2], [number], name)
+    await send(clients[0], [100, 101], "n3")
+    for size in (0, 1, 5, 12):
+        listed: list[admin_pb2.LiteTopicStatus] = []
+        token, pages = "", 0
+        while pages == 0 or token:
+            page = await list_page(clients[pages % 2], topic=PARENT, size=size, token=token)
+            listed += page.lite_topics
+            token, pages = page.next_page_token, pages + 1
+            assert len(page.lite_topics) <= (size or 12)
+        assert sorted(each.name for each in listed) == sorted(names)
+        assert {each.raft_group for each in listed} == {1, 2}
+        places = [(each.raft_group, each.name) for each in listed]
+        assert places == sorted(places)
+    counts = {each.name: each.next_offset for each in listed}
+    assert counts == dict.fromkeys(names, 1) | {"n3": 3}
+    assert len({each.queue for each in listed}) == 12
+
+
+@pytest.mark.parametrize(
+    ("topic", "token", "text"),
+    [
+        ("orders", "", "not of type LITE"),
+        ("nothing", "", "nothing"),
+        (PARENT, "x/y", "no page token"),
+        (PARENT, "7", "no page token"),
+    ],
+)
+async def test_a_list_of_no_lite_topics_is_refused(
+    clients: list[Client], topic: str, token: str, text: str
+) -> None:
+    """The error says what is wrong."""
+    with pytest.raises(CallError, match=text):
+        await list_page(clients[0], topic=topic, size=0, token=token)
+
+
+Option = definition_pb2.OffsetOption
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        (Option(policy=Option.MIN), [0, 1, 2, 3]),
+        (Option(policy=Option.LAST), [0, 1, 2, 3]),
+        (Option(policy=Option.MAX), []),
+        (Option(offset=3), [3]),
+        (Option(offset=99), []),
+        (Option(tail_n=2), [2, 3]),
+        (Option(tail_n=99), [0, 1, 2, 3]),
+        (Option(timestamp=1), [0, 1, 2, 3]),
+    ],
+    ids=lambda value: str(value).strip().replace(" ", ""),
+)
+async def test_a_group_begins_new_lite_topics_where_the_client_says(
+    clients: list[Client], option: definition_pb2.OffsetOption, expected: list[int]
+) -> None:
+    """Those that it subscribes to later begin where their own request says."""
+    first = {"a": 100, "b": 200, "c": 300}
+    for name, number in first.items():
+        await send(clients[0], range(number, number + 4), name)
+    await subscribe(clients[0], "a", "b", offset_option=option)
+    await subscribe(clients[0], "c")
+    # What comes after the subscription is delivered in any case.
+    for name, number in first.items():
+        await send(clients[0], [number + 10], name)
+    got = by_lite_topic(await take(clients[1], 2 * (len(expected) + 1) + 5))
+    places = {"a": [*expected, 10], "b": [*expected, 10], "c": [0, 1, 2, 3, 10]}
+    assert got == {name: [first[name] + at for at in numbers] for name, numbers in places.items()}
+
+
+async def test_a_negative_offset_option_is_refused(clients: list[Client]) -> None:
+    """Nothing is subscribed to."""
+    for option in (Option(offset=-1), Option(tail_n=-1), Option(timestamp=-1)):
+        status = await sync(clients[0], PARTIAL_ADD, "a", offset_option=option)
+        assert status.code == definition_pb2.BAD_REQUEST, status
+    await send(clients[0], [1], "a")
+    assert await clients[0].receive_all(PARENT, GROUP) == []
 
 
 async def test_nothing_is_lost_when_a_leader_dies(

@@ -37,7 +37,7 @@ SERVICES = {
     )
 }
 READING = {
-    "ListClients",
+    *("ListClients", "ListLiteTopics"),
     *("GetTopic", "ListTopics", "GetConsumerGroup", "ListConsumerGroups", "FindMessages"),
     *("ListQueueSpans", "ScanQueue", "TraceMessage", "ListDeadLetterTopics", "ListDeadLetters"),
     *("ListTransactions", "GetTransaction", "GetConfig", "GetCluster", "GetHealth"),

@@ -12,6 +12,7 @@ from strata.storage.v1 import storage_pb2
 from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.metadata.places import ANY_QUEUE, PopPlace, Wanted
 from strata_broker.receives.targets import Popped, ReceiveTarget
+from strata_broker.receives.waiting_room import Seat
 from strata_broker.storage_client.pop_ends import PopTicket
 from strata_broker.storage_client.quiet_places import ConsumerPlace, Look, QuietPlaces
 from strata_testing import until
@@ -170,6 +171,66 @@ async def test_a_client_that_goes_leaves_the_line_to_the_next(receives: Receives
     await until(lambda: sum(receives.storage.under_way.values()))
     cancelled.cancel()
     assert offsets(await stays) == [2], "the pop of the one before took the first"
+
+
+async def test_a_client_keeps_its_place_from_a_receive_without_a_message_to_the_next(
+    receives: Receives,
+) -> None:
+    """Else consumers whose receives end before their turn would never get a message."""
+    unlucky = receives.begin(client_id="unlucky", wait_ms=200)
+    await receives.parked(1)
+    others = [receives.begin(client_id=f"other-{number}") for number in range(3)]
+    await receives.parked(4)
+    assert not (await unlucky).response.messages
+    again = receives.begin(client_id="unlucky")
+    await receives.parked(4)
+    receives.storage.arrive(1, 8)
+    assert offsets(await again) == [8]
+    # It got one: from now on it is the last.
+    again = receives.begin(client_id="unlucky")
+    await receives.parked(4)
+    receives.storage.arrive(1, 9)
+    assert offsets(await others[0]) == [9]
+    again.cancel()
+    for one in others[1:]:
+        one.cancel()
+
+
+async def test_a_line_forgets_receives_whose_time_is_over(receives: Receives) -> None:
+    """Also while an older one waits in front of them."""
+    oldest = receives.begin(client_id="oldest")
+    await receives.parked(1)
+    for number in range(40):
+        await receives.begin(client_id=f"client-{number}", wait_ms=20)
+    (lines,) = receives.popper._room._lines.values()
+    (line,) = lines.values()
+    assert len(line._waiting) <= 8
+    oldest.cancel()
+
+
+async def test_many_clients_that_go_together_do_not_pass_one_another_over(
+    receives: Receives,
+) -> None:
+    """Each leaves its line at once: what it costs does not grow with those that went before."""
+    waiting = [receives.begin() for _ in range(300)]
+    await receives.parked(300)
+    asked = 0
+
+    def ended(seat: Seat) -> bool:
+        nonlocal asked
+        asked += 1
+        return seat._turn is not None and not seat._turn.done()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Seat, "waits", property(ended))
+        for ticket in receives.tickets:
+            ticket.ended = True
+            assert ticket.on_ended is not None
+            ticket.on_ended()
+        for one in waiting:
+            assert not (await one).response.messages
+    assert len(receives.popper._room) == 0
+    assert asked < 4 * len(waiting)
 
 
 async def test_a_new_leader_or_a_broken_stream_lets_somebody_look(receives: Receives) -> None:

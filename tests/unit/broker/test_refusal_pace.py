@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
@@ -50,6 +52,26 @@ def test_answers_of_other_kinds_count_nothing() -> None:
     assert pace.wait_s(HOSTILE) == 0.0
     pace.refused(HOSTILE, [Code.OK, BAD])
     assert pace.wait_s(HOSTILE) > 0.0
+
+
+class _CountedCode(int):
+    """A code that counts how often it is compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        _CountedCode.compared += 1
+        return int(self) == other
+
+    __hash__ = int.__hash__
+
+
+def test_the_kind_of_a_code_is_found_without_a_walk() -> None:
+    """A member of an enum is no plain number: a range would compare it with thousands of others."""
+    pace = new_pace(ManualClock(), entries_per_call=1_000)
+    pace.refused(HOSTILE, [cast("Code", _CountedCode(Code.TOO_MANY_REQUESTS))])
+    assert pace.wait_s(HOSTILE) > 0.0
+    assert _CountedCode.compared <= 1
 
 
 def test_so_many_connections_are_remembered() -> None:

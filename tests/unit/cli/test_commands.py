@@ -46,6 +46,7 @@ FLAGS = {
     "config show": [],
     "topic create": ["--type", "--queues", "--namespace", "--retention"],
     "topic list": [],
+    "topic list-lite": ["--limit", "--page"],
     "topic show": [],
     "topic update": ["--type", "--queues", "--retention"],
     "topic delete": [],

@@ -241,3 +241,40 @@ def test_a_list_goes_on_behind_its_page(
     assert run(arguments) == 0
     assert len(json.loads(capsys.readouterr().out)["topics"]) == 6
     assert run([*arguments, "--limit", "0"]) == 2
+
+
+def test_lite_topics_are_listed_in_pages(
+    scripted: ScriptedAdmin, endpoint_of_scripted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--limit ends the list, `next_page` continues it; without it all pages are joined."""
+    names = [f"chat-{number}" for number in range(5)]
+
+    def answer(request: admin_pb2.ListLiteTopicsRequest) -> admin_pb2.ListLiteTopicsResponse:
+        assert request.topic == "sessions"
+        first = int(request.page_token.partition("/")[0] or 0)
+        count = min(request.page_size, 2)
+        response = admin_pb2.ListLiteTopicsResponse()
+        for name in names[first : first + count]:
+            response.lite_topics.add(name=name, raft_group=1, queue=1 << 20, next_offset=7)
+        if first + count < len(names):
+            response.next_page_token = f"{first + count}/x"
+        return response
+
+    scripted.answers["ListLiteTopics"] = answer
+    arguments = ["topic", "list-lite", "sessions", "--endpoint", endpoint_of_scripted, "-o", "json"]
+    assert run([*arguments, "--limit", "3"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in shown["lite_topics"]] == names[:3]
+    assert run([*arguments, "--page", shown["next_page"]]) == 0
+    rest = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in rest["lite_topics"]] == names[3:]
+    assert rest["next_page"] == ""
+    assert rest["lite_topics"][0] == {
+        "name": "chat-3",
+        "raft_group": 1,
+        "queue": 1 << 20,
+        "min_offset": 0,
+        "next_offset": 7,
+        "last_active_ms": 0,
+    }
+    assert run([*arguments, "--limit", "0"]) == 2

@@ -117,6 +117,7 @@ ADMIN_RULES: Rules = {
     # A caller that reads messages this way could as well consume them.
     "FindMessages": Rule(_topic(_with_topic, Action.SUB)),
     "ListQueueSpans": Rule(_topic(_with_topic, Action.GET, Action.SUB)),
+    "ListLiteTopics": Rule(_topic(_with_topic, Action.GET)),
     "ScanQueue": Rule(_topic(_with_topic, Action.SUB)),
     "TraceMessage": Rule(_topic(_with_topic, Action.SUB)),
     "ListDeadLetterTopics": Rule(no_needs),

@@ -343,6 +343,13 @@ METRICS: tuple[MetricSpec, ...] = (
         "Receives that wait in the broker for messages.",
     ),
     MetricSpec(
+        "strata_broker_kept_turns",
+        "gauge",
+        "1",
+        "Clients whose receive ended without a message and that keep their place in line for some"
+        " seconds; the limit is receive.max_parked.",
+    ),
+    MetricSpec(
         "strata_broker_serving_orders",
         "gauge",
         "1",

@@ -56,7 +56,12 @@ class ReceiveSection(Section):
     max_invisible_ms: int = Field(
         default=DEFAULT_LIMITS.max_invisible_ms, ge=1, description="Longest lease."
     )
-    max_parked: int = Field(default=20_000, ge=1, description="Most concurrent receives.")
+    max_parked: int = Field(
+        default=20_000,
+        ge=1,
+        description="Most concurrent receives. As many clients keep their place in line from a "
+        "receive that got no message to the next one.",
+    )
     max_parked_per_client: int = Field(default=256, ge=1, description="The same for one client.")
     max_parked_per_connection: int = Field(
         default=1_024, ge=1, description="The same for one connection."

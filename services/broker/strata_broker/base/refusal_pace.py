@@ -15,7 +15,7 @@ from strata_mq.requests import Code
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 
-_CLIENT_ERRORS = range(40_000, 50_000)
+_FIRST_CLIENT_ERROR, _FIRST_SERVER_ERROR = 40_000, 50_000
 _BURST_S = 0.1
 
 
@@ -41,8 +41,10 @@ class RefusalPace:
             peer: the connection, `host:port`.
             codes: of the entries, or the one of the call; those of success count nothing.
         """
+        # A range that is asked for a member of an enum walks through all its numbers.
         entries = sum(
-            code in _CLIENT_ERRORS and code is not Code.MESSAGE_NOT_FOUND for code in codes
+            _FIRST_CLIENT_ERROR <= code < _FIRST_SERVER_ERROR and code is not Code.MESSAGE_NOT_FOUND
+            for code in codes
         )
         if not entries:
             return

@@ -107,7 +107,12 @@ class Popper:
         self, target: ReceiveTarget, pop_for: PopFor, deadline_s: float, ticket: PopTicket
     ) -> Popped | None:
         """Wait in line for messages; None: the time is over, or the client has gone."""
-        seat = self._room.enter(target.line, ticket, lambda line: self._next_look_s(target, line))
+        seat = self._room.enter(
+            target.line,
+            ticket,
+            lambda line: self._next_look_s(target, line),
+            client_id=target.client_id,
+        )
         try:
             while (left_s := deadline_s - self._clock.monotonic_s()) > 0:
                 if not await seat.turn(left_s):
@@ -116,6 +121,8 @@ class Popper:
                 if popped is not None:
                     return popped
             ticket.unanswered.update(seat.line.unanswered)
+            if not ticket.ended:
+                self._room.keep(seat, target.client_id)
             return None
         finally:
             seat.leave()

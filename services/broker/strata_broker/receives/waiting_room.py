@@ -5,9 +5,13 @@ The first receive of a line looks wherever there may be something; so a message 
 thousand receives that find nothing. While looks leave messages behind, more receives of the line
 look at the same time, twice as many after each, and one again when there is no more (rule 35).
 
+A client whose receive ended without a message waits on from where it was when it asks again:
+with more consumers than messages in the time of a receive, the same ones would get all of them.
+
 Invariants: a receive leaves its line when its time is over, its client has gone or it is cancelled,
 and the next one then takes its turn; a line exists only while somebody is in it; a place that is
-not quiet and gave nothing is looked at again at a bounded pace.
+not quiet and gave nothing is looked at again at a bounded pace; the cost of a turn does not grow
+with the receives that wait.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from strata_broker.base.receive_config import ReceiveSection
@@ -22,6 +27,11 @@ from strata_broker.storage_client.pop_ends import PopTicket
 from strata_broker.storage_client.quiet_places import ConsumerPlace, QuietPlaces
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
+
+# A client that asks again so much later has no claim to its place any more.
+_KEEP_S = 5.0
+# A line remembers at most so many receives for each one that is in it.
+_TIDY_FACTOR = 4
 
 
 class LineKey(NamedTuple):
@@ -45,13 +55,25 @@ class _Pause(NamedTuple):
     length_s: float
 
 
+class _Kept(NamedTuple):
+    since_s: float
+    left_s: float
+
+
 class Seat:
-    """One receive in a line; leave it in any case."""
+    """One receive in a line; leave it in any case.
 
-    __slots__ = ("_looks", "_next_look_s", "_ticket", "_turn", "line")
+    Attributes:
+        since_s: since when its client waits for a message.
+    """
 
-    def __init__(self, line: Line, ticket: PopTicket, next_look_s: NextLook) -> None:
+    __slots__ = ("_looks", "_next_look_s", "_ticket", "_turn", "line", "since_s")
+
+    def __init__(
+        self, line: Line, ticket: PopTicket, next_look_s: NextLook, since_s: float
+    ) -> None:
         self.line = line
+        self.since_s = since_s
         self._ticket = ticket
         self._next_look_s = next_look_s
         self._turn: asyncio.Future[bool] | None = None
@@ -65,6 +87,7 @@ class Seat:
             return False
         turn = self._turn = asyncio.get_running_loop().create_future()
         try:
+            self.line.waits(self)
             self.line.go()
             if not turn.done():
                 await asyncio.wait((turn,), timeout=timeout_s)
@@ -113,7 +136,18 @@ class Line:
         unanswered: raft groups that did not answer the last look, and their problems.
     """
 
-    __slots__ = ("_pauses", "_room", "_seats", "_timer", "_width", "key", "looking", "unanswered")
+    __slots__ = (
+        "_last",
+        "_pauses",
+        "_room",
+        "_seats",
+        "_timer",
+        "_waiting",
+        "_width",
+        "key",
+        "looking",
+        "unanswered",
+    )
 
     def __init__(self, room: WaitingRoom, key: LineKey) -> None:
         self._room = room
@@ -121,18 +155,29 @@ class Line:
         self.looking = 0
         self.unanswered: dict[int, str] = {}
         self._width = 1
-        self._seats: OrderedDict[Seat, None] = OrderedDict()
+        self._seats: set[Seat] = set()
+        # (since when, number, seat), the longest wait in front; some wait no more.
+        self._waiting: list[tuple[float, int, Seat]] = []
+        self._last = 0
         self._pauses: dict[ConsumerPlace, _Pause] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def join(self, seat: Seat) -> None:
-        """Let a receive wait behind the others."""
-        self._seats[seat] = None
+        """Let a receive in."""
+        self._seats.add(seat)
+
+    def waits(self, seat: Seat) -> None:
+        """Let a receive wait for its turn."""
+        self._last += 1
+        heappush(self._waiting, (seat.since_s, self._last, seat))
+        if len(self._waiting) > _TIDY_FACTOR * len(self._seats):
+            # Their times were over before those of receives in front of them.
+            self._waiting = [entry for entry in self._waiting if entry[2].waits]
+            heapify(self._waiting)
 
     def leave(self, seat: Seat) -> None:
         """Let a receive go."""
-        if self._seats.pop(seat, self) is self:
-            return
+        self._seats.remove(seat)
         if self._seats:
             self.go()
             return
@@ -145,10 +190,10 @@ class Line:
     def go(self) -> None:
         """Let those look who may."""
         self._stop_timer()
-        for seat in self._seats:
-            if self.looking >= self._width:
-                return
+        while self._waiting and self.looking < self._width:
+            seat = self._waiting[0][2]
             if not seat.waits:
+                heappop(self._waiting)
                 continue
             next_look_s = seat.next_look_s()
             if next_look_s > 0.0:
@@ -157,6 +202,7 @@ class Line:
                 loop = asyncio.get_running_loop()
                 self._timer = loop.call_later(pause_s, self.go)
                 return
+            heappop(self._waiting)
             seat.take_turn()
 
     def left_behind(self, *, more: bool) -> None:
@@ -193,6 +239,8 @@ class Line:
 class WaitingRoom:
     """See the module docstring. Used on the event loop only.
 
+    As many clients as may have receives keep their place (`receive.max_parked`).
+
     Args:
         quiet: tells of places that may have messages now.
         config: pauses, and how many of a line may look at the same time.
@@ -212,27 +260,48 @@ class WaitingRoom:
         self.max_width = config.max_looks_per_line
         # (topic id, consumer group id) -> lines
         self._lines: dict[tuple[int, int], dict[LineKey, Line]] = {}
+        # Clients whose receive ended without a message, the oldest first.
+        self._kept: OrderedDict[tuple[LineKey, str], _Kept] = OrderedDict()
+        self._max_kept = config.max_parked
         quiet.on_news(self.news)
         metrics.gauge("strata_broker_waiting_receives", lambda: len(self))
+        metrics.gauge("strata_broker_kept_turns", lambda: len(self._kept))
 
     def __len__(self) -> int:
         return sum(len(line) for lines in self._lines.values() for line in lines.values())
 
-    def enter(self, key: LineKey, ticket: PopTicket, next_look_s: NextLook) -> Seat:
+    def enter(
+        self, key: LineKey, ticket: PopTicket, next_look_s: NextLook, *, client_id: str
+    ) -> Seat:
         """Let a receive join a line.
 
         Args:
             key: of the line.
             ticket: when it is ended the receive waits no more.
             next_look_s: says when the receive may look.
+            client_id: whose receive it is.
         """
         lines = self._lines.setdefault(key[:2], {})
         line = lines.get(key)
         if line is None:
             line = lines[key] = Line(self, key)
-        seat = Seat(line, ticket, next_look_s)
+        now_s = self.clock.monotonic_s()
+        kept = self._kept.pop((key, client_id), None) if self._kept else None
+        is_kept = kept is not None and now_s - kept.left_s < _KEEP_S
+        seat = Seat(line, ticket, next_look_s, kept.since_s if kept and is_kept else now_s)
         line.join(seat)
         return seat
+
+    def keep(self, seat: Seat, client_id: str) -> None:
+        """Let the next receive of a client wait on from where this one was: it got nothing."""
+        now_s = self.clock.monotonic_s()
+        key = seat.line.key, client_id
+        before = self._kept.pop(key, None)
+        since_s = seat.since_s if before is None else min(before.since_s, seat.since_s)
+        self._kept[key] = _Kept(since_s, now_s)
+        oldest = next(iter(self._kept))
+        if len(self._kept) > self._max_kept or now_s - self._kept[oldest].left_s >= _KEEP_S:
+            del self._kept[oldest]
 
     def news(self, place: ConsumerPlace | None) -> None:
         """Let those look who wait for a place; None: all."""

@@ -28,6 +28,7 @@ from strata_broker.operators.audit_topic import AuditTopic
 from strata_broker.operators.cluster import ClusterOperations
 from strata_broker.operators.dead_letters import DeadLetters
 from strata_broker.operators.drops import Dropper
+from strata_broker.operators.lite_topics import LiteTopicLists
 from strata_broker.operators.message_queries import MessageQueries
 from strata_broker.operators.placement import PlacementOperations
 from strata_broker.operators.queue_scans import QueueScans
@@ -46,6 +47,7 @@ from strata_broker.sends.transactions import Transactions
 from strata_broker.servicers import admin_rpc, rocketmq_rpc
 from strata_broker.servicers.admin import AdminServicer
 from strata_broker.servicers.cluster_admin import ClusterAdminServicer
+from strata_broker.servicers.lite_admin import LiteAdminServicer
 from strata_broker.servicers.message_admin import MessageAdminServicer
 from strata_broker.servicers.peer_ports import Guarded, PeerPorts
 from strata_broker.servicers.placement_admin import PlacementAdminServicer
@@ -313,6 +315,7 @@ class Operators:
             TierAdminServicer(tier),
             MessageAdminServicer(view, self._queries, dead_letters, redriver=redriver),
             ScanAdminServicer(scans),
+            LiteAdminServicer(LiteTopicLists(view, storage.client)),
             trail=audit,
         )
 

@@ -19,7 +19,7 @@ from strata_cli.errors import CliError, UsageError
 from strata_cli.options import COMMON, Common, milliseconds, pairs
 from strata_cli.output import show
 from strata_cli.progress import progress
-from strata_cli.views import View, queue_status_view, topic_view
+from strata_cli.views import View, lite_topic_view, queue_status_view, topic_view
 from strata_cli.watching import INTERVAL, Interval, Watch, interval_s_of, look
 from strata_mq.tier_policy import LEVEL_ATTRIBUTE, LOCAL_RETENTION_ATTRIBUTE
 
@@ -142,6 +142,34 @@ def list_(
             show(result, common, rows="topics", columns=columns)
 
         look(draw, common, watch=watch, interval=interval)
+
+
+@app.command
+def list_lite(
+    name: Annotated[str, Parameter(help="Name of the parent, a topic of type LITE.")],
+    /,
+    *,
+    limit: int | None = None,
+    page: str = "",
+    common: Common = COMMON,
+) -> None:
+    """List the lite topics of a topic of type LITE, raft group by raft group.
+
+    For instance: strata topic list-lite sessions --limit 100
+
+    Args:
+        limit: Most lite topics to list; without it all are listed.
+        page: Go on behind an earlier list with --limit: its `next_page`.
+    """
+    if limit is not None and limit < 1:
+        raise UsageError(f"--limit {limit}: list at least one lite topic")
+    wanted = admin_pb2.ListLiteTopicsRequest(
+        namespace=common.namespace, topic=name, page_token=page
+    )
+    with connect(common) as client:
+        rows, next_page = lags.lite_topic_page(client, wanted, limit)
+    result = {"lite_topics": [lite_topic_view(row) for row in rows], "next_page": next_page}
+    show(result, common, rows="lite_topics")
 
 
 @app.command

@@ -30,12 +30,14 @@ class QueueStates:
 
     def get(self, topic_id: int, queue: int) -> QueueRow | None:
         """Return a queue's row; None: nothing was ever stored in it here."""
-        key = (topic_id, queue)
-        if key in self._cached:
-            self._cached.move_to_end(key)
-            return self._cached[key]
-        state = self._rows.get(topic_id, queue)
-        self._keep(key, state)
+        key, cached = (topic_id, queue), self._cached
+        try:
+            state = cached[key]
+        except KeyError:
+            state = self._rows.get(topic_id, queue)
+            self._keep(key, state)
+        else:
+            cached.move_to_end(key)
         return state
 
     def put(self, batch: RowBatch, topic_id: int, queue: int, state: QueueRow) -> None:

@@ -3941,6 +3941,97 @@ class ListQueueSpansResponse(_message.Message):
 Global___ListQueueSpansResponse: _TypeAlias = ListQueueSpansResponse  # noqa: Y015
 
 @_typing.final
+class ListLiteTopicsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    topic: _builtins.str
+    """The parent, a topic of type LITE."""
+    page_size: _builtins.int
+    """0: the broker's default; an answer may have fewer."""
+    page_token: _builtins.str
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLiteTopicsRequest: _TypeAlias = ListLiteTopicsRequest  # noqa: Y015
+
+@_typing.final
+class LiteTopicStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    MIN_OFFSET_FIELD_NUMBER: _builtins.int
+    NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    LAST_ACTIVE_MS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    raft_group: _builtins.int
+    queue: _builtins.int
+    """The number of the lite topic: messages, offsets and leases name it as their queue."""
+    min_offset: _builtins.int
+    next_offset: _builtins.int
+    last_active_ms: _builtins.int
+    """Time of the last message, or of the lite topic's beginning."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        raft_group: _builtins.int = ...,
+        queue: _builtins.int = ...,
+        min_offset: _builtins.int = ...,
+        next_offset: _builtins.int = ...,
+        last_active_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_active_ms", b"last_active_ms", "min_offset", b"min_offset", "name", b"name", "next_offset", b"next_offset", "queue", b"queue", "raft_group", b"raft_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LiteTopicStatus: _TypeAlias = LiteTopicStatus  # noqa: Y015
+
+@_typing.final
+class ListLiteTopicsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LITE_TOPICS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    @_builtins.property
+    def lite_topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___LiteTopicStatus]:
+        """By raft group, and by name in each of them."""
+
+    def __init__(
+        self,
+        *,
+        lite_topics: _abc.Iterable[Global___LiteTopicStatus] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lite_topics", b"lite_topics", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLiteTopicsResponse: _TypeAlias = ListLiteTopicsResponse  # noqa: Y015
+
+@_typing.final
 class ScanQueueRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -114,6 +114,11 @@ class AdminServiceStub(object):
                 request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListQueueSpansRequest.SerializeToString,
                 response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListQueueSpansResponse.FromString,
                 _registered_method=True)
+        self.ListLiteTopics = channel.unary_unary(
+                '/strata.admin.v1.AdminService/ListLiteTopics',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListLiteTopicsRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListLiteTopicsResponse.FromString,
+                _registered_method=True)
         self.ScanQueue = channel.unary_unary(
                 '/strata.admin.v1.AdminService/ScanQueue',
                 request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ScanQueueRequest.SerializeToString,
@@ -443,6 +448,13 @@ class AdminServiceServicer(object):
     def ListQueueSpans(self, request, context):
         """Offsets of a topic's queues that were stored between two times, epoch by epoch, so that a job
         can divide a topic.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListLiteTopics(self, request, context):
+        """Lite topics of a parent, raft group by raft group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -831,6 +843,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ListQueueSpans,
                     request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListQueueSpansRequest.FromString,
                     response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListQueueSpansResponse.SerializeToString,
+            ),
+            'ListLiteTopics': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLiteTopics,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListLiteTopicsRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListLiteTopicsResponse.SerializeToString,
             ),
             'ScanQueue': grpc.unary_unary_rpc_method_handler(
                     servicer.ScanQueue,
@@ -1490,6 +1507,33 @@ class AdminService(object):
             '/strata.admin.v1.AdminService/ListQueueSpans',
             strata_dot_admin_dot_v1_dot_admin__pb2.ListQueueSpansRequest.SerializeToString,
             strata_dot_admin_dot_v1_dot_admin__pb2.ListQueueSpansResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLiteTopics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/ListLiteTopics',
+            strata_dot_admin_dot_v1_dot_admin__pb2.ListLiteTopicsRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.ListLiteTopicsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -60,6 +60,8 @@ class AdminServiceStub:
     """Offsets of a topic's queues that were stored between two times, epoch by epoch, so that a job
     can divide a topic.
     """
+    ListLiteTopics: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListLiteTopicsRequest, _admin_pb2.ListLiteTopicsResponse]
+    """Lite topics of a parent, raft group by raft group."""
     ScanQueue: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ScanQueueRequest, _admin_pb2.ScanQueueResponse]
     """Reads one queue from an offset on, in large answers; consumes nothing."""
     TraceMessage: _grpc.UnaryUnaryMultiCallable[_admin_pb2.TraceMessageRequest, _admin_pb2.TraceMessageResponse]
@@ -167,6 +169,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Offsets of a topic's queues that were stored between two times, epoch by epoch, so that a job
     can divide a topic.
     """
+    ListLiteTopics: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListLiteTopicsRequest, _admin_pb2.ListLiteTopicsResponse]  # type: ignore[assignment]
+    """Lite topics of a parent, raft group by raft group."""
     ScanQueue: _aio.UnaryUnaryMultiCallable[_admin_pb2.ScanQueueRequest, _admin_pb2.ScanQueueResponse]  # type: ignore[assignment]
     """Reads one queue from an offset on, in large answers; consumes nothing."""
     TraceMessage: _aio.UnaryUnaryMultiCallable[_admin_pb2.TraceMessageRequest, _admin_pb2.TraceMessageResponse]  # type: ignore[assignment]
@@ -367,6 +371,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Offsets of a topic's queues that were stored between two times, epoch by epoch, so that a job
         can divide a topic.
         """
+
+    @_abc_1.abstractmethod
+    def ListLiteTopics(
+        self,
+        request: _admin_pb2.ListLiteTopicsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListLiteTopicsResponse, _abc.Awaitable[_admin_pb2.ListLiteTopicsResponse]]:
+        """Lite topics of a parent, raft group by raft group."""
 
     @_abc_1.abstractmethod
     def ScanQueue(

@@ -34,6 +34,7 @@ from strata_storage.leading.appends.in_flight import (
     InFlight,
     Place,
     Stored,
+    StoredRuns,
     committed_index,
     duplicate_of,
     find_in,
@@ -150,7 +151,7 @@ class GroupAppender:
             raise Refused(pb.OUTCOME_INVALID, f"batch {sequence} comes after batch {last.sequence}")
         view = self._parse(data)
         now_ms = self._proposer.now_ms()
-        stored: list[Stored] = []
+        stored = StoredRuns()
         parts = [self._resolve(view, part, now_ms, stored, may_repeat) for part in view.parts]
         moves = self._moves(view, parts)
         if all(part.outcome != pb.OUTCOME_OK for part in parts):
@@ -158,7 +159,7 @@ class GroupAppender:
         head = encode_append(now_ms, broker_boot_id, sequence, parts)
         future = self._proposer.propose((head, data), self._applied)
         self._machine.parsed.add(future, view)
-        self._take_in(InFlight(future, stored), now_ms)
+        self._take_in(InFlight(future, stored.all), now_ms)
         result = AppendResult(sequence, now_ms, parts, future, moves=moves)
         if broker_boot_id:
             self._remember(broker_boot_id, result)
@@ -250,7 +251,7 @@ class GroupAppender:
         return view
 
     def _resolve(
-        self, view: BatchView, part: PartView, now_ms: int, stored: list[Stored], may_repeat: bool
+        self, view: BatchView, part: PartView, now_ms: int, stored: StoredRuns, may_repeat: bool
     ) -> PartResolution:
         """Decide about a part.
 
@@ -265,7 +266,8 @@ class GroupAppender:
         queue = self._choose_queue(part)
         if queue is None:
             return PartResolution(max(part.key.queue, 0), 0, pb.OUTCOME_WRONG_GROUP, kind=kind)
-        places, outcome = self._places(part, queue, stored)
+        earlier = stored.of_topic(topic_id)
+        places, outcome = self._places(part, queue, earlier)
         if outcome != pb.OUTCOME_OK:
             return PartResolution(queue, places[0], outcome, kind=kind)
         if kind:
@@ -275,29 +277,37 @@ class GroupAppender:
         unique = set(ids)
         look_up = self._looks_up(ids, now_ms, may_repeat=may_repeat)
         clean = look_up is None and self.window.all_new(topic_id, ids) and len(unique) == len(ids)
-        if clean and not (stored and is_known(stored, topic_id, unique)):
-            stored.append(run)
+        if clean and not (earlier and is_known(earlier, unique)):
+            stored.add(run)
             return PartResolution(queue, places[0], pb.OUTCOME_OK, (), kind)
         duplicates = self._resolve_duplicates(run, now_ms, stored, look_up)
         return PartResolution(queue, places[0], pb.OUTCOME_OK, duplicates, kind)
 
     def _places(
-        self, part: PartView, queue: int, stored: list[Stored]
+        self, part: PartView, queue: int, stored: Sequence[Stored]
     ) -> tuple[range, pb.Outcome.ValueType]:
-        """Return a part's offsets, or its ordinals if it waits; and whether it may be stored."""
-        topic_id = part.key.topic_id
-        base = part.first if part.key.kind else self.next_offset(topic_id, queue)
-        outcome = self._refusal(part, queue)
-        if outcome == pb.OUTCOME_OK and not part.key.kind:
+        """Return a part's offsets, or its ordinals if it waits; and whether it may be stored.
+
+        Args:
+            part: of the batch.
+            queue: where it goes.
+            stored: what the parts before store of the topic.
+        """
+        key = (part.key.topic_id, queue)
+        row = self._machine.queues.get(*key) or _EMPTY_QUEUE
+        outcome = self._refusal(part, key, row)
+        if part.key.kind:
+            return range(part.first, part.first + part.count), outcome
+        in_flight = self._next_offsets.get(key)
+        base = row.next_offset if in_flight is None else in_flight[0]
+        if outcome == pb.OUTCOME_OK:
             for earlier in stored:
-                if earlier.topic_id == topic_id and earlier.queue == queue:
+                if earlier.queue == queue:
                     base = earlier.places[-1] + 1
         return range(base, base + part.count), outcome
 
-    def _refusal(self, part: PartView, queue: int) -> pb.Outcome.ValueType:
-        """Return why a queue that is here does not take a part; OK: it does."""
-        key = (part.key.topic_id, queue)
-        row = self._machine.queues.get(*key) or _EMPTY_QUEUE
+    def _refusal(self, part: PartView, key: tuple[int, int], row: QueueRow) -> pb.Outcome.ValueType:
+        """Return why a queue that is here, with its row, does not take a part; OK: it does."""
         if row.sealed or key in self._sealing:
             return pb.OUTCOME_SEALED
         if part.key.queue < 0:
@@ -383,7 +393,7 @@ class GroupAppender:
         return day_of(now_ms - options.window_ms)
 
     def _resolve_duplicates(
-        self, run: Stored, now_ms: int, stored: list[Stored], look_up: int | None
+        self, run: Stored, now_ms: int, stored: StoredRuns, look_up: int | None
     ) -> list[Duplicate]:
         """Resolve a part of which some ids may be known: one look-up per id that is.
 
@@ -394,6 +404,7 @@ class GroupAppender:
             look_up: see `_looks_up`.
         """
         topic_id, queue = run.topic_id, run.queue
+        earlier = stored.of_topic(topic_id)
         fresh: dict[bytes, int] = {}
         duplicates = []
         for ordinal, message_id in enumerate(run.ids):
@@ -406,7 +417,7 @@ class GroupAppender:
                 first = self._find(topic_id, message_id, now_ms, day_of(now_ms) - 1)
             elif look_up is not None:
                 first = self._find(topic_id, message_id, now_ms, look_up)
-            first = first or find_in(stored, topic_id, message_id, 0)
+            first = first or find_in(earlier, topic_id, message_id, 0)
             if first is None:
                 # Offsets follow each other; the ordinal in the batch is what it is.
                 at = ordinal if queue == NO_QUEUE else len(fresh)
@@ -414,7 +425,7 @@ class GroupAppender:
             else:
                 duplicates.append(duplicate_of(ordinal, first))
         if fresh:
-            stored.append(Stored(topic_id, queue, list(fresh.values()), list(fresh)))
+            stored.add(Stored(topic_id, queue, list(fresh.values()), list(fresh)))
         return duplicates
 
     def _find(self, topic_id: int, message_id: bytes, now_ms: int, oldest_day: int) -> Place | None:

@@ -38,6 +38,31 @@ class Stored(NamedTuple):
         return MessagePosition(self.queue, place)
 
 
+class StoredRuns:
+    """What the parts of a batch store, in their order.
+
+    It is found by topic, because a batch may have a part for each of a thousand topics.
+
+    Attributes:
+        all: of all topics.
+    """
+
+    __slots__ = ("_by_topic", "all")
+
+    def __init__(self) -> None:
+        self.all: list[Stored] = []
+        self._by_topic: dict[int, list[Stored]] = {}
+
+    def add(self, run: Stored) -> None:
+        """Take in what a part stores."""
+        self.all.append(run)
+        self._by_topic.setdefault(run.topic_id, []).append(run)
+
+    def of_topic(self, topic_id: int) -> Sequence[Stored]:
+        """Return what the parts before store of a topic."""
+        return self._by_topic.get(topic_id, ())
+
+
 class InFlight(NamedTuple):
     """The messages of an entry whose rows are not there yet."""
 
@@ -45,9 +70,9 @@ class InFlight(NamedTuple):
     runs: list[Stored]
 
 
-def is_known(runs: Sequence[Stored], topic_id: int, ids: set[bytes]) -> bool:
-    """Whether one of some ids is stored by these runs."""
-    return any(run.topic_id == topic_id and not ids.isdisjoint(run.ids) for run in runs)
+def is_known(runs: Sequence[Stored], ids: set[bytes]) -> bool:
+    """Whether one of some ids is stored by these runs of the topic."""
+    return any(not ids.isdisjoint(run.ids) for run in runs)
 
 
 def find_in(
