@@ -73,6 +73,33 @@ def test_all_ways_to_send(old_node: OldNode, client: RemotingDriver, name: str) 
     producer.close()
 
 
+@pytest.mark.parametrize("tls", [False, True], ids=["plaintext", "tls"])
+def test_the_port_for_grpc_clients(
+    tmp_path_factory: pytest.TempPathFactory, name: str, *, tls: bool
+) -> None:
+    """The oldest client sends, receives and retries by the only port that the node has."""
+    node = Standalone(tmp_path_factory.mktemp("one-port") / "data")
+    node.start()
+    try:
+        topic = node.create_topic(name, "--queues", "2")
+        with RemotingDriver(VERSIONS[0], node.endpoint, tls=tls) as client:
+            producer = client.producer(name)
+            sent = producer.send(topic, b"x" * 100_000)
+            assert sent is not None
+            assert sent.status == "SEND_OK"
+            consumer = client.consumer(f"{name}-c", f"{name}-g", topic, failures=1)
+            tries = consumer.delivered(2, 90)
+            assert [(one.body, one.reconsume_times) for one in tries] == [
+                (b"x" * 100_000, 0),
+                (b"x" * 100_000, 1),
+            ]
+            consumer.close()
+            producer.close()
+        assert node.stop() == 0
+    finally:
+        node.close()
+
+
 def test_messages_pass_between_the_protocols(
     old_node: OldNode, client: RemotingDriver, name: str
 ) -> None:

@@ -59,10 +59,17 @@ class ConnectionPort:
 
 
 class RemotingConnection(asyncio.Protocol):
-    """See the module docstring; a `RemotingPeer`."""
+    """See the module docstring; a `RemotingPeer`.
 
-    def __init__(self, port: ConnectionPort) -> None:
+    Args:
+        port: parts that all connections share.
+        peer: address of the client, where the socket is not the client's own; empty: it is.
+        is_secured: whether TLS ends before this connection.
+    """
+
+    def __init__(self, port: ConnectionPort, peer: str = "", *, is_secured: bool = False) -> None:
         self._port = port
+        self._is_secured = is_secured
         self._reader = RemotingFrameReader(port.config.frame_limits())
         self._transport: asyncio.Transport | None = None
         self._tls: TlsBytes | None = None
@@ -77,7 +84,7 @@ class RemotingConnection(asyncio.Protocol):
         self._drained = asyncio.Event()
         self._drained.set()
         self._timer: asyncio.TimerHandle | None = None
-        self.peer = ""
+        self.peer = peer
         self.client_id = ""
         self.language = 0
         self.is_gone = False
@@ -87,8 +94,10 @@ class RemotingConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)
-        address = transport.get_extra_info("peername") or ("", 0)
-        self.peer = self.client_id = endpoint_of(str(address[0]), int(address[1]))
+        if not self.peer:
+            address = transport.get_extra_info("peername") or ("", 0)
+            self.peer = endpoint_of(str(address[0]), int(address[1]))
+        self.client_id = self.peer
         if not self._port.connected(self):
             self.is_gone = True
             self._transport.abort()
@@ -176,7 +185,7 @@ class RemotingConnection(asyncio.Protocol):
         Raises:
             RemotingError: TLS failed, or is missing.
         """
-        if not self._has_begun and data:
+        if not self._has_begun and data and not self._is_secured:
             self._has_begun = True
             if self._port.tls is not None and begins_tls(data):
                 self._tls = TlsBytes(self._port.tls.context())
