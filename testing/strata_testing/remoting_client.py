@@ -64,6 +64,8 @@ class RemotingClient:
         self._opaque = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
         self.told: list[RemotingCommand] = []
+        # Code of its answers to what the broker asks; None: it answers nothing.
+        self.answers: ResponseCode | None = ResponseCode.SUCCESS
         self.ended = asyncio.Event()
 
     @property
@@ -171,6 +173,11 @@ class RemotingClient:
         answer = await self.ask(RequestCode.PULL_MESSAGE, fields)
         return answer, decode_messages(answer.body)
 
+    def _answer(self, asked: RemotingCommand) -> None:
+        """Answer a request of the broker, if it wants an answer."""
+        if self.answers is not None and not asked.is_oneway and not asked.is_response:
+            self.write(encode_frame(asked.answered(self.answers, "as told"), self._serialization))
+
     async def _read(self) -> None:
         frames = RemotingFrameReader(FrameLimits(max_frame_bytes=64 * 1024 * 1024))
         try:
@@ -182,6 +189,7 @@ class RemotingClient:
                         waiting.set_result(frame.command)
                     else:
                         self.told.append(frame.command)
+                        self._answer(frame.command)
         except ConnectionError:
             pass
         finally:

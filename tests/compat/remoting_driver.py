@@ -131,7 +131,10 @@ class RemotingDriver:
         first: bool = True,
         **fields: Any,
     ) -> "OldConsumer":
-        """Start a DefaultMQPushConsumer; `model`: concurrent, orderly or broadcast."""
+        """Start a DefaultMQPushConsumer; `model`: concurrent, orderly or broadcast.
+
+        With `replies_by` it replies to each message by that producer.
+        """
         where = f"CONSUME_FROM_{'FIRST' if first else 'LAST'}_OFFSET"
         self.call(
             "push",
@@ -191,6 +194,20 @@ class OldProducer:
         texts = [base64.b64encode(body).decode() for body in bodies]
         result = self.driver.call("send", self.name, topic=topic, bodies=texts, how=how, **fields)
         return OldReceipt(**result) if result else None
+
+    def request(
+        self, topic: str, body: bytes, how: str = "sync", timeout_ms: int = 20_000
+    ) -> bytes:
+        """Send a request and return the body of the reply; `how`: sync or async."""
+        result = self.driver.call(
+            "request",
+            self.name,
+            topic=topic,
+            body=base64.b64encode(body).decode(),
+            how=how,
+            timeout_ms=timeout_ms,
+        )
+        return base64.b64decode(result["body"])
 
     def recall(self, topic: str, handle: str) -> str:
         """Take a delayed message back; return its id."""

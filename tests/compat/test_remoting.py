@@ -100,6 +100,23 @@ def test_the_port_for_grpc_clients(
         node.close()
 
 
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_request_gets_its_reply(
+    old_node: OldNode, client: RemotingDriver, name: str, how: str
+) -> None:
+    """Small and compressed bodies, both ways; a request without a reply runs into its time."""
+    topic = old_node.create_topic(name, "--queues", "2")
+    replier = client.producer(f"{name}-r")
+    consumer = client.consumer(f"{name}-c", f"{name}-g", topic, replies_by=replier.name)
+    asker = client.producer(f"{name}-a")
+    for body in (b"ping", b"long " * 20_000):
+        assert asker.request(topic, body, how) == b"re: " + body
+    with pytest.raises(ClientError, match=r"(?i)time"):
+        asker.request(topic, b"mute", how, timeout_ms=3_000)
+    for one in (consumer, asker, replier):
+        one.close()
+
+
 def test_messages_pass_between_the_protocols(
     old_node: OldNode, client: RemotingDriver, name: str
 ) -> None:

@@ -69,8 +69,12 @@ class SharedEdge:
             context = ssl.create_default_context(cafile=file)
             if alpn:
                 context.set_alpn_protocols([alpn])
-        name = {"server_hostname": "localhost"} if tls else {}
-        return await asyncio.open_connection("127.0.0.1", self.port, ssl=context, **name)
+        return await asyncio.open_connection(
+            "127.0.0.1",
+            self.port,
+            ssl=context,
+            server_hostname="localhost" if tls else None,
+        )
 
     def counted(self, name: str) -> float:
         return self.metrics.counter(f"strata_edge_{name}_total").value()

@@ -371,7 +371,7 @@ class BrokerApp:
             random=self._random,
             metrics=self._metrics,
         )
-        also = None if self._remoting is None else self._remoting.operator_face
+        also = None if self._remoting is None else self._remoting.meet(self._operators.replies)
         self._operators.register(self._edge, self._methods, also)
         self._windows = self._window_collector() if self._window_options is not None else None
 

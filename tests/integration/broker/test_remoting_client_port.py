@@ -107,7 +107,7 @@ async def test_one_port_serves_both_protocols(brokers: Brokers, *, tls: bool) ->
         assert broker.app.shown() == {}
     credentials = grpc.ssl_channel_credentials(brokers.certificate.certificate_file.read_bytes())
     async with grpc.aio.secure_channel(f"localhost:{broker.app.port}", credentials) as channel:
-        query = channel.unary_unary("/apache.rocketmq.v2.MessagingService/QueryRoute")
+        query: Any = channel.unary_unary("/apache.rocketmq.v2.MessagingService/QueryRoute")
         request = service_pb2.QueryRouteRequest(topic=definition_pb2.Resource(name="orders"))
         data = await query(
             request.SerializeToString(), metadata=(("x-mq-client-id", "c"),), timeout=20

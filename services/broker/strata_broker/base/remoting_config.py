@@ -143,6 +143,24 @@ class RemotingSection(Section):
         default=100_000, ge=1, description="Most locks of queues; further ones are not given."
     )
 
+    reply_timeout_ms: int = Field(
+        default=3_000,
+        ge=1,
+        description="Time limit for a client to take a consumer's reply; then the consumer is told "
+        "that the reply failed.",
+    )
+    max_replies: int = Field(
+        default=10_000,
+        ge=1,
+        description="Most replies of consumers under way; further replies get SYSTEM_BUSY.",
+    )
+    max_reply_places: int = Field(
+        default=10_000,
+        ge=1,
+        description="Most clients whose broker is remembered from their last reply; the other "
+        "brokers are asked for the broker of any other client.",
+    )
+
     @field_validator("tls_ciphers", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:

@@ -12,6 +12,7 @@ from strata_broker.base.config import BrokerConfig
 from strata_broker.base.metrics import METRICS
 from strata_broker.clients.producers import Producers
 from strata_broker.clients.provision import Provisioner
+from strata_broker.clients.replies import Replies
 from strata_broker.clients.sessions import Sessions
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.metadata.requests import host_of
@@ -34,6 +35,8 @@ from strata_broker.remoting.producer_groups import ProducerGroups
 from strata_broker.remoting.pulls import RemotingPulls
 from strata_broker.remoting.queue_locks import QueueLocks
 from strata_broker.remoting.recalls import RemotingRecalls
+from strata_broker.remoting.replies import RemotingReplies
+from strata_broker.remoting.requesters import Requesters
 from strata_broker.remoting.routes import RemotingRoutes
 from strata_broker.remoting.send_backs import SendBacks
 from strata_broker.remoting.sends import RemotingSends
@@ -111,6 +114,18 @@ def new_remoting(
     return remoting
 
 
+def _incoming(runtime: CallRuntime) -> IncomingMessages:
+    """Return what reads messages from requests."""
+    config = runtime.config
+    section = config.remoting
+    return IncomingMessages(
+        BodyInflater(config.send.max_body_bytes, section.max_inflated_bytes, runtime.metrics),
+        runtime.clock,
+        max_messages=config.send.max_messages_per_request,
+        cluster_name=section.cluster_name,
+    )
+
+
 def _wanted(handover: Handover | None, config: BrokerConfig) -> Handover | None:
     """Return the way for connections on the port for gRPC clients; None: there is to be none.
 
@@ -145,6 +160,7 @@ class RemotingPort:
         self._store = Store.of(parts.host, 0)
         view = parts.provisioner.view
         self._addresses = RemotingAddresses(view)
+        self._requesters = Requesters(parts.runtime.config.remoting.reply_timeout_ms)
         self._listener = self._new_listener(parts, view)
 
     def _new_listener(self, parts: RemotingParts, view: MetadataView) -> RemotingListener:
@@ -174,6 +190,7 @@ class RemotingPort:
             members,
             locks,
             producer_groups=producer_groups,
+            requesters=self._requesters,
             max_groups=section.max_groups_per_client,
             max_json_bytes=section.max_json_bytes,
         )
@@ -183,18 +200,21 @@ class RemotingPort:
         sends = RemotingSends(
             face,
             routes,
-            IncomingMessages(
-                BodyInflater(config.send.max_body_bytes, section.max_inflated_bytes, metrics),
-                clock,
-                max_messages=config.send.max_messages_per_request,
-            ),
+            _incoming(runtime),
             store=lambda: self._store,
             last_tries=LastTries(given_up, locks, view, limits=config.limits()),
             producer_groups=producer_groups,
             random=parts.random,
         )
+        self._replies = RemotingReplies(
+            routes.reply_topic,
+            lambda: self.endpoint,
+            clock,
+            max_body_bytes=config.send.max_body_bytes,
+        )
         handlers = {
             **routes.handlers(),
+            **self._replies.handlers(),
             **sends.handlers(),
             **consumers.handlers(),
             **RemotingPulls(face, view, members, store=lambda: self._store).handlers(),
@@ -234,6 +254,16 @@ class RemotingPort:
     def shown(self) -> dict[str, str]:
         """Return what the line of a process that serves says of a port of its own."""
         return {"nameserver": self.endpoint} if self._has_port else {}
+
+    def meet(self, replies: Replies) -> OperatorFace:
+        """Pass replies of consumers on by this, also to clients of this broker.
+
+        Returns:
+            What takes the handlers for operators.
+        """
+        replies.taken_by(self._requesters)
+        self._replies.passed_by(replies)
+        return self.operator_face
 
     def take(self, given: HandedConnection) -> None:
         """Take a connection that came by the port for gRPC clients."""

@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from strata_broker.base.remoting_config import RemotingSection
+from strata_broker.remoting.asked import AskedRequests
 from strata_broker.remoting.dispatcher import RemotingDispatcher
 from strata_broker.remoting.exchange import Exchange
 from strata_broker.remoting.server_tls import ServerTls
@@ -78,6 +79,7 @@ class RemotingConnection(asyncio.Protocol):
         self._unfinished_bytes = 0
         self._unfinished_since_s = 0.0
         self._in_flight = 0
+        self._asked = AskedRequests()
         self._last_request_s = self._begun_s = self._loop.time()
         self._paused_until_s = 0.0
         self._is_draining = False
@@ -109,6 +111,7 @@ class RemotingConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._set_unfinished(0)
+        self._asked.end()
         self._drained.set()
         if not self.is_gone:
             self.is_gone = True
@@ -159,6 +162,15 @@ class RemotingConnection(asyncio.Protocol):
             # Nobody waits for it, and the connection ends.
             with suppress(ConnectionResetError):
                 self._write(encode_frame(command, Serialization.JSON))
+
+    async def ask(self, command: RemotingCommand) -> RemotingCommand:
+        """See `RemotingPeer.ask`."""
+        if not self.has_room:
+            raise ConnectionResetError("the client is gone, or reads nothing")
+        with self._asked.asking() as (opaque, answer):
+            request = replace(command, opaque=opaque)
+            self._write(encode_frame(request, Serialization.JSON))
+            return await answer
 
     @property
     def has_room(self) -> bool:
@@ -227,8 +239,9 @@ class RemotingConnection(asyncio.Protocol):
         while self._takes_requests and (frame := next(frames, None)) is not None:
             # The bytes behind it are those of another frame.
             self._last_request_s = self._unfinished_since_s = now_s
-            # A client answers nothing that this broker asks.
-            if not frame.command.is_response:
+            if frame.command.is_response:
+                self._asked.answered(frame.command)
+            else:
                 self._begin(Exchange(frame.command, self, frame.serialization))
         if not self._set_unfinished(self._reader.waiting_bytes):
             self._end("too many bytes of unfinished frames (remoting.max_unfinished_bytes)")

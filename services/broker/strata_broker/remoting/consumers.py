@@ -13,6 +13,7 @@ from strata_broker.remoting.heartbeats import LockedQueue, read_heartbeat, read_
 from strata_broker.remoting.members import RemotingMembers
 from strata_broker.remoting.producer_groups import ProducerGroups
 from strata_broker.remoting.queue_locks import QueueKey, QueueLocks
+from strata_broker.remoting.requesters import Requesters
 from strata_mq.access import Action
 from strata_mq.requests import check_consumer_group
 from strata_remoting import RemotingCommand, RemotingError, RequestCode, ResponseCode
@@ -29,6 +30,7 @@ class RemotingConsumers:
         members: of consumer groups.
         locks: of queues.
         producer_groups: of producers that can be asked for decisions.
+        requesters: clients that may wait for replies.
         max_groups: of one client.
         max_json_bytes: of the body of a heartbeat, or of a request for locks.
     """
@@ -40,6 +42,7 @@ class RemotingConsumers:
         locks: QueueLocks,
         *,
         producer_groups: ProducerGroups,
+        requesters: Requesters,
         max_groups: int,
         max_json_bytes: int,
     ) -> None:
@@ -47,6 +50,7 @@ class RemotingConsumers:
         self._members = members
         self._locks = locks
         self._producer_groups = producer_groups
+        self._requesters = requesters
         self._max_groups = max_groups
         self._max_json_bytes = max_json_bytes
         # Consumer groups by connection.
@@ -67,6 +71,7 @@ class RemotingConsumers:
         """Forget a client whose connection ended."""
         self._members.disconnected(client, self._groups.pop(client, ()))
         self._producer_groups.disconnected(client)
+        self._requesters.disconnected(client)
 
     async def heartbeat(self, exchange: Exchange) -> RemotingCommand:
         """Note that a client lives, with its groups and subscriptions.
@@ -90,6 +95,7 @@ class RemotingConsumers:
         await self._sign_of_life(exchange, "", definition_pb2.PRODUCER)
         if not client.is_gone:
             self._producer_groups.heard(client, data.producer_groups, exchange.may_send_to)
+            self._requesters.heard(client)
         for group, subscriptions in data.consumers.items():
             check_consumer_group(group)
             for topic in subscriptions:

@@ -57,6 +57,12 @@ final class RemotingOperations {
         return startProducer(name, producer);
       case "send":
         return send(producers.get(name), command);
+      case "request":
+        return Requests.request(
+            producers.get(name),
+            message(command, Base64.getDecoder().decode(text(command, "body"))),
+            text(command, "how"),
+            command.get("timeout_ms").getAsLong());
       case "recall":
         return recall(producers.get(name), text(command, "topic"), text(command, "handle"));
       case "push":
@@ -193,7 +199,10 @@ final class RemotingOperations {
       consumer.subscribe(text(command, "topic"), expression);
     }
     Deliveries seen = new Deliveries(command.get("failures").getAsInt());
-    if (text(command, "model").equals("orderly")) {
+    if (command.has("replies_by")) {
+      // A producer of its own sends the replies.
+      Requests.replyTo(consumer, seen, producers.get(text(command, "replies_by")));
+    } else if (text(command, "model").equals("orderly")) {
       consumer.registerMessageListener((MessageListenerOrderly) seen::orderly);
     } else {
       consumer.registerMessageListener((MessageListenerConcurrently) seen::concurrently);
