@@ -172,6 +172,7 @@ class BenchEdge:
     """Keeps the hot handler; with the native passes, if they are installed."""
 
     passes = installed_passes()
+    handover = None
     hot: HotHandler
 
     def add_unary(self, path: str, handler: object) -> None:

@@ -59,6 +59,7 @@ class SimEdge:
     """
 
     passes = None
+    handover = None
 
     def __init__(self, network: SimNetwork, machine: Machine, port: int) -> None:
         incarnation = machine.incarnation

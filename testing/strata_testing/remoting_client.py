@@ -65,6 +65,8 @@ class RemotingClient:
         self._opaque = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
         self.told: list[RemotingCommand] = []
+        # Code of its answers to what the broker asks; None: it answers nothing.
+        self.answers: ResponseCode | None = ResponseCode.SUCCESS
         self.ended = asyncio.Event()
 
     @property
@@ -212,6 +214,11 @@ class RemotingClient:
         fields = popped_fields(group, message) | {"invisibleTime": invisible_ms}
         return await self.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
 
+    def _answer(self, asked: RemotingCommand) -> None:
+        """Answer a request of the broker, if it wants an answer."""
+        if self.answers is not None and not asked.is_oneway and not asked.is_response:
+            self.write(encode_frame(asked.answered(self.answers, "as told"), self._serialization))
+
     async def _read(self) -> None:
         frames = RemotingFrameReader(FrameLimits(max_frame_bytes=64 * 1024 * 1024))
         try:
@@ -223,6 +230,7 @@ class RemotingClient:
                         waiting.set_result(frame.command)
                     else:
                         self.told.append(frame.command)
+                        self._answer(frame.command)
         except ConnectionError:
             pass
         finally:

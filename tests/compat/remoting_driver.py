@@ -135,7 +135,10 @@ class RemotingDriver:
         first: bool = True,
         **fields: Any,
     ) -> "OldConsumer":
-        """Start a DefaultMQPushConsumer; `model`: concurrent, orderly or broadcast."""
+        """Start a DefaultMQPushConsumer; `model`: concurrent, orderly or broadcast.
+
+        With `replies_by` it replies to each message by that producer.
+        """
         where = f"CONSUME_FROM_{'FIRST' if first else 'LAST'}_OFFSET"
         self.call(
             "push",
@@ -226,6 +229,20 @@ class OldProducer:
     def request_mode(self, topic: str, group: str, mode: str) -> None:
         """Set whether the members of a group POP a topic, or PULL it."""
         self.driver.call("request_mode", self.name, topic=topic, group=group, mode=mode)
+
+    def request(
+        self, topic: str, body: bytes, how: str = "sync", timeout_ms: int = 20_000
+    ) -> bytes:
+        """Send a request and return the body of the reply; `how`: sync or async."""
+        result = self.driver.call(
+            "request",
+            self.name,
+            topic=topic,
+            body=base64.b64encode(body).decode(),
+            how=how,
+            timeout_ms=timeout_ms,
+        )
+        return base64.b64decode(result["body"])
 
     def recall(self, topic: str, handle: str) -> str:
         """Take a delayed message back; return its id."""

@@ -12,6 +12,7 @@ from tests.compat.conftest import require
 from tests.compat.drivers import ClientError, Driver, Options
 from tests.compat.remoting_driver import VERSIONS, RemotingDriver
 from tests.compat.remoting_node import OldNode
+from tests.e2e.standalone import Standalone
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +63,50 @@ def test_all_ways_to_send(old_node: OldNode, client: RemotingDriver, name: str) 
     assert (first.queue, first.offset) == (receipts[0].queue, receipts[0].offset)
     consumer.close()
     producer.close()
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plaintext", "tls"])
+def test_the_port_for_grpc_clients(
+    tmp_path_factory: pytest.TempPathFactory, name: str, *, tls: bool
+) -> None:
+    """The oldest client sends, receives and retries by the only port that the node has."""
+    node = Standalone(tmp_path_factory.mktemp("one-port") / "data")
+    node.start()
+    try:
+        topic = node.create_topic(name, "--queues", "2")
+        with RemotingDriver(VERSIONS[0], node.endpoint, tls=tls) as client:
+            producer = client.producer(name)
+            sent = producer.send(topic, b"x" * 100_000)
+            assert sent is not None
+            assert sent.status == "SEND_OK"
+            consumer = client.consumer(f"{name}-c", f"{name}-g", topic, failures=1)
+            tries = consumer.delivered(2, 90)
+            assert [(one.body, one.reconsume_times) for one in tries] == [
+                (b"x" * 100_000, 0),
+                (b"x" * 100_000, 1),
+            ]
+            consumer.close()
+            producer.close()
+        assert node.stop() == 0
+    finally:
+        node.close()
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_request_gets_its_reply(
+    old_node: OldNode, client: RemotingDriver, name: str, how: str
+) -> None:
+    """Small and compressed bodies, both ways; a request without a reply runs into its time."""
+    topic = old_node.create_topic(name, "--queues", "2")
+    replier = client.producer(f"{name}-r")
+    consumer = client.consumer(f"{name}-c", f"{name}-g", topic, replies_by=replier.name)
+    asker = client.producer(f"{name}-a")
+    for body in (b"ping", b"long " * 20_000):
+        assert asker.request(topic, body, how) == b"re: " + body
+    with pytest.raises(ClientError, match=r"(?i)time"):
+        asker.request(topic, b"mute", how, timeout_ms=3_000)
+    for one in (consumer, asker, replier):
+        one.close()
 
 
 def test_messages_pass_between_the_protocols(

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from strata_edge.connection_guard import ConnectionGuard, Debt
-from strata_edge.front import Front, tls_context
+from strata_edge.front import Front
 from strata_edge.front_config import FrontConfig
+from strata_edge.front_tls import tls_context
 from strata_edge.guard_limits import GuardLimits
 from strata_edge.http2_frames import GOAWAY
 from strata_edge.large_requests import LargeRequests

@@ -115,7 +115,15 @@ SERVICES: Mapping[str, _Service] = MappingProxyType(
         "strata.raft.v1.RaftService": _RAFT,
         "strata.broker.v1.PeerService": _Service(
             frozenset({BROKER}),
-            {(BROKER,): ("ListClients", "CommandClient", "CountConnections", "SyncLite")},
+            {
+                (BROKER,): (
+                    "ListClients",
+                    "CommandClient",
+                    "CountConnections",
+                    "SyncLite",
+                    "PushReply",
+                )
+            },
             among_equals=True,
         ),
     }

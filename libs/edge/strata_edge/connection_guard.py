@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from strata_edge.client_frames import ClientFrames
 from strata_edge.guard_limits import GuardLimits
@@ -38,6 +39,56 @@ class Debt:
     def add(self, cost_s: float) -> None:
         """Owe more."""
         self._due_s = max(self._due_s, self._monotonic_s()) + cost_s
+
+
+class RelayGuard(Protocol):
+    """Answers what a relay asks about its connection; see `ConnectionGuard`."""
+
+    @property
+    def reached(self) -> bool:
+        """See `ConnectionGuard.reached`."""
+
+    @property
+    def fault(self) -> str:
+        """See `ConnectionGuard.fault`."""
+
+    @property
+    def stands_still(self) -> bool:
+        """See `ConnectionGuard.stands_still`."""
+
+    def insert_by(self, insert: Callable[[bytes], None]) -> None:
+        """See `ConnectionGuard.insert_by`."""
+
+    def from_client(self, data: memoryview) -> float:
+        """See `ConnectionGuard.from_client`."""
+
+    def from_server(self, data: memoryview) -> memoryview:
+        """See `ConnectionGuard.from_server`."""
+
+    def close(self) -> None:
+        """See `ConnectionGuard.close`."""
+
+
+class NoGuard:
+    """A `RelayGuard` of a connection whose protocol has its limits in the server."""
+
+    reached = False
+    fault = ""
+    stands_still = False
+
+    def insert_by(self, insert: Callable[[bytes], None]) -> None:
+        """Say nothing to the client."""
+
+    def from_client(self, data: memoryview) -> float:
+        """Pause never."""
+        return 0.0
+
+    def from_server(self, data: memoryview) -> memoryview:
+        """Pass everything on."""
+        return data
+
+    def close(self) -> None:
+        """Nothing is to be given back."""
 
 
 class ConnectionGuard:

@@ -8,6 +8,8 @@ inside the server would share the server's GIL.
 - A connection has a limited time, from its acceptance on, for its first byte and the TLS handshake;
   every HTTP/2 client speaks at once. After that it may be idle without limit.
 - The first byte 0x16 begins a TLS handshake, which the front finishes; any other byte is plaintext.
+- A first byte of 0, in plaintext or behind TLS, begins another protocol, which the server takes on
+  a socket of its own (handover.py).
 - The front dies with its parent: by SIGKILL from the kernel and by the end of the control socket.
 
 When it drains it tells clients to make their next calls elsewhere; that is all it knows of HTTP/2.
@@ -34,11 +36,18 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import NamedTuple
 
-from strata_edge.connection_guard import ConnectionGuard, Debt
-from strata_edge.front_config import FrontConfig, FrontReport
+from strata_edge.connection_guard import ConnectionGuard, Debt, NoGuard, RelayGuard
+from strata_edge.front_config import (
+    PLAIN,
+    SECURED,
+    FrontConfig,
+    FrontReport,
+    other_client_name,
+)
+from strata_edge.front_tls import certificate_versions, tls_context
+from strata_edge.handover import FIRST_BYTE
 from strata_edge.large_requests import LargeRequests
 from strata_edge.relay import Poller, Relay
 
@@ -50,6 +59,15 @@ _RETRY_INTERVAL_S = 0.02
 _DRAIN_HANDSHAKE_S = 1.0
 _MAX_TOLD_AWAY = 1_000  # clients in one line to the parent
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class _Spoken(NamedTuple):
+    """A client that has said which protocol it speaks."""
+
+    client: socket.socket
+    # Bytes read of it: one behind TLS, where nothing can be looked at and left there.
+    first: bytes = b""
+    is_other: bool = False
 
 
 class _Newcomer(NamedTuple):
@@ -84,9 +102,10 @@ class Front:
         # By descriptor, the one accepted first in front: all have the same time.
         self._newcomers: OrderedDict[int, _Newcomer] = OrderedDict()
         # Clients that spoke while the server's backlog was full; at most max_connections.
-        self._waiting: deque[socket.socket] = deque()
-        # By the client's descriptor; at most max_connections.
+        self._waiting: deque[_Spoken] = deque()
+        # By the client's descriptor; at most max_connections. The others speak another protocol.
         self._relays: dict[int, Relay] = {}
+        self._others: dict[int, Relay] = {}
         # The connection of every client by its descriptor, and how many each address has.
         self._address_of: dict[int, str] = {}
         self._of_address: Counter[str] = Counter()
@@ -99,7 +118,7 @@ class Front:
         self._progress: dict[Relay, tuple[int, float]] = {}
         self._report = FrontReport()
         self._reported = FrontReport()
-        self._certificate_seen = _versions(config)
+        self._certificate_seen = certificate_versions(config)
         # The beginning of an order of the parent.
         self._said = b""
         # Clients that were asked to go, and of whom the parent has not heard.
@@ -168,7 +187,7 @@ class Front:
 
     def read_certificate_again(self) -> None:
         """Take a pair of files that has changed for new connections; a bad one changes nothing."""
-        seen = _versions(self._config)
+        seen = certificate_versions(self._config)
         if seen == self._certificate_seen:
             return
         self._certificate_seen = seen
@@ -278,7 +297,7 @@ class Front:
             self._report.plaintext_refused += 1
             self._close(descriptor, client)
         elif first:
-            self._begin_relay(client)
+            self._begin_relay(_Spoken(client, is_other=self._is_other(first)))
         else:
             self._close(descriptor, client)
 
@@ -311,9 +330,33 @@ class Front:
             del self._newcomers[descriptor]
             self._close(descriptor, client)
             return
+        if not self._config.other_socket or client.selected_alpn_protocol() is not None:
+            self._poller.remove(descriptor)
+            del self._newcomers[descriptor]
+            self._begin_relay(_Spoken(client))
+            return
+        self._poller.remove(descriptor)
+        self._poller.add(descriptor, select.EPOLLIN, partial(self._on_first_secured_byte, client))
+        # It may have come with the handshake.
+        self._on_first_secured_byte(client, select.EPOLLIN)
+
+    def _on_first_secured_byte(self, client: ssl.SSLSocket, _: int) -> None:
+        try:
+            first = client.recv(1)
+        except ssl.SSLWantReadError:
+            return
+        except OSError:
+            first = b""
+        descriptor = client.fileno()
         self._poller.remove(descriptor)
         del self._newcomers[descriptor]
-        self._begin_relay(client)
+        if first:
+            self._begin_relay(_Spoken(client, first, self._is_other(first)))
+        else:
+            self._close(descriptor, client)
+
+    def _is_other(self, first: bytes) -> bool:
+        return bool(self._config.other_socket) and first == FIRST_BYTE
 
     def _close_late_newcomers(self) -> None:
         now_s = self._monotonic_s()
@@ -328,23 +371,25 @@ class Front:
         self._poller.remove(descriptor)
         self._close(descriptor, newcomer.client)
 
-    def _begin_relay(self, client: socket.socket) -> None:
+    def _begin_relay(self, spoken: _Spoken) -> None:
         """Connect to the server; the client stays unregistered until that is done."""
+        client, is_other = spoken.client, spoken.is_other
         server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             server.setblocking(False)
-            server.bind(self._name_of(client))
-            server.connect(self._config.server_socket)
+            server.bind(self._name_of(spoken))
+            config = self._config
+            server.connect(config.other_socket if is_other else config.server_socket)
         except BlockingIOError:  # the server's backlog is full
             server.close()
-            self._waiting.append(client)
+            self._waiting.append(spoken)
             return
         except OSError:
             server.close()
             self._close(client.fileno(), client)
             return
         descriptor = client.fileno()
-        guard = self._guard(self._address_of[descriptor])
+        guard = NoGuard() if is_other else self._guard(self._address_of[descriptor])
         # It may be called before the relay is known: the first bytes may be a fault.
         on_closed = partial(self._on_relay_closed, descriptor, guard)
         relay = Relay(
@@ -355,8 +400,16 @@ class Front:
             on_closed=on_closed,
             guard=guard,
             on_paused=self._on_paused,
+            first=spoken.first,
         )
-        if not relay.closed:
+        if is_other:
+            self._report.handed_over += 1
+        if relay.closed:
+            return
+        if is_other:
+            self._others[descriptor] = relay
+            self._report.relayed += 1
+        else:
             self._relays[descriptor] = relay
             if self._draining:
                 relay.send_away()
@@ -371,13 +424,18 @@ class Front:
         self._pauses += 1
         heapq.heappush(self._paused, (self._monotonic_s() + pause_s, self._pauses, relay))
 
-    def _name_of(self, client: socket.socket) -> str:
+    def _name_of(self, spoken: _Spoken) -> str:
         """An abstract socket name that ends with the client's address: the server's `peer`."""
-        host, port = client.getpeername()[:2]
+        host, port = spoken.client.getpeername()[:2]
         self._serial += 1
+        if spoken.is_other:
+            security = SECURED if isinstance(spoken.client, ssl.SSLSocket) else PLAIN
+            return other_client_name(os.getpid(), self._serial, security, f"{host}:{port}")
         return f"\0strata-front/{os.getpid()}/{self._serial}/{host}:{port}"
 
-    def _on_relay_closed(self, descriptor: int, guard: ConnectionGuard) -> None:
+    def _on_relay_closed(self, descriptor: int, guard: RelayGuard) -> None:
+        if self._others.pop(descriptor, None) is not None:
+            self._report.relayed -= 1
         relay = self._relays.pop(descriptor, None)
         if relay is not None and relay.leaving:
             self._report.leaving -= 1
@@ -419,29 +477,6 @@ class Front:
             self._control.send(line.encode() + b"\n")
             return True
         return False
-
-
-def tls_context(config: FrontConfig) -> ssl.SSLContext:
-    """TLS as the policy says, HTTP/2, no renegotiation (a write never waits for a read)."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    config.tls_policy.restrict(context)
-    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-    context.set_alpn_protocols(["h2"])
-    # The password is for keys that have one: without it OpenSSL would ask the terminal.
-    context.load_cert_chain(config.certificate_file, config.key_file, password="")
-    return context
-
-
-def _versions(config: FrontConfig) -> tuple[tuple[int, int, int] | None, ...]:
-    """Return values that change with the certificate's files; None for a file that is not seen."""
-    seen: list[tuple[int, int, int] | None] = []
-    for file in (config.certificate_file, config.key_file):
-        try:
-            state = Path(file).stat()
-            seen.append((state.st_mtime_ns, state.st_ino, state.st_size))
-        except OSError:
-            seen.append(None)
-    return tuple(seen)
 
 
 def _die_with_parent() -> None:

@@ -9,6 +9,27 @@ from typing import Self
 from strata_edge.guard_limits import GuardLimits
 from strata_runtime.tls_policy import TlsPolicy
 
+SECURED, PLAIN = "tls", "plain"
+
+
+def other_client_name(process_id: int, serial: int, security: str, peer: str) -> str:
+    """Return the abstract name of the socket of a client of another protocol.
+
+    Args:
+        process_id: of the front.
+        serial: number of the connection.
+        security: SECURED or PLAIN.
+        peer: address of the client, `host:port`.
+    """
+    return f"\0strata-other/{process_id}/{serial}/{security}/{peer}"
+
+
+def other_client_of(name: bytes | str) -> tuple[str, str]:
+    """Return security and address in an `other_client_name`."""
+    text = name.decode() if isinstance(name, bytes) else name
+    security, peer = text.split("/")[-2:]
+    return security, peer
+
 
 @dataclass(frozen=True, slots=True)
 class FrontConfig:
@@ -27,6 +48,8 @@ class FrontConfig:
     handshake_timeout_ms: int
     max_large_request_bytes: int
     guard: GuardLimits
+    # Socket of the server for connections of another protocol; empty: there is none.
+    other_socket: str = ""
 
     def to_json(self) -> str:
         """For the command line."""
@@ -59,6 +82,9 @@ class FrontReport:
     # Clients that were asked to go elsewhere, and those of them that are still connected.
     sent_away: int = 0
     leaving: int = 0
+    # Connections of another protocol that were begun, and those that are relayed now.
+    handed_over: int = 0
+    relayed: int = 0
     # Now: bytes of large requests under way, and how many of them wait.
     large_bytes: int = 0
     large_waiting: int = 0

@@ -49,14 +49,23 @@ class FrontProcess:
     Args:
         options: address, certificate, limits.
         server_socket: unix socket of the server behind it.
+        other_socket: unix socket for connections of another protocol; None: there is none.
         metrics: connections and restarts.
     """
 
-    def __init__(self, options: EdgeOptions, server_socket: Path, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        options: EdgeOptions,
+        server_socket: Path,
+        metrics: Metrics,
+        *,
+        other_socket: Path | None = None,
+    ) -> None:
         assert options.certificate is not None
         self._options = options
         self._certificate = options.certificate
         self._server_socket = server_socket
+        self._other_socket = other_socket
         self._log = get_logger("edge.front")
         self._tasks = Tasks("edge.front", self._supervision_failed)
         self._listener: socket.socket | None = None
@@ -79,11 +88,13 @@ class FrontProcess:
         self._pauses = metrics.counter("strata_edge_connection_pauses_total")
         self._ended = metrics.counter("strata_edge_ended_connections_total")
         self._away_total = metrics.counter("strata_edge_sent_away_total")
+        self._handed_over = metrics.counter("strata_edge_handed_over_total")
         self._plaintext_refused = metrics.counter("strata_edge_plaintext_refused_total")
         self._watch = watch_of(self._certificate, metrics)
         self._gauges = (
             metrics.gauge("strata_edge_connections", lambda: self._report.connections),
             metrics.gauge("strata_edge_leaving_connections", lambda: self._report.leaving),
+            metrics.gauge("strata_edge_relayed_connections", lambda: self._report.relayed),
             metrics.gauge("strata_edge_connections_maximum", lambda: options.max_connections),
             metrics.gauge("strata_edge_large_request_bytes", lambda: self._report.large_bytes),
             metrics.gauge("strata_edge_large_requests_waiting", self._large_waiting),
@@ -142,8 +153,9 @@ class FrontProcess:
         return Health(problems=(*health.problems, problem))
 
     def connections(self) -> int:
-        """Return how many clients are connected and were not asked to go."""
-        return self._report.connections - self._report.leaving
+        """Return how many clients of gRPC are connected and were not asked to go."""
+        report = self._report
+        return report.connections - report.leaving - report.relayed
 
     async def send_away(self, most: int) -> Sequence[str]:
         """See `ports.Edge.send_away`; an answer that is late comes with the next one."""
@@ -207,6 +219,7 @@ class FrontProcess:
             listen_descriptor=self._listener.fileno(),
             control_descriptor=its.fileno(),
             server_socket=str(self._server_socket),
+            other_socket=str(self._other_socket or ""),
             certificate_file=str(self._certificate.certificate_file),
             key_file=str(self._certificate.key_file),
             tls_only=self._options.tls_only,
@@ -261,6 +274,7 @@ class FrontProcess:
         self._plaintext_refused.add(report.plaintext_refused - self._report.plaintext_refused)
         self._pauses.add(max(0, report.pauses - self._report.pauses))
         self._ended.add(max(0, report.ended - self._report.ended))
+        self._handed_over.add(max(0, report.handed_over - self._report.handed_over))
         self._away_total.add(max(0, report.sent_away - self._report.sent_away))
         if report.certificates != self._report.certificates:
             self._log.warning("certificate reloaded for new connections", file=self._files)

@@ -19,8 +19,10 @@ import grpc
 
 from strata_edge.front_process import FrontProcess
 from strata_edge.grpcio_gate import Gate
+from strata_edge.grpcio_handover import HandoverSocket
 from strata_edge.grpcio_hot import GrpcioHotCalls
 from strata_edge.grpcio_rare import GrpcioRareCalls
+from strata_edge.handover import Handover
 from strata_edge.metrics import METRICS
 from strata_edge.options import EdgeOptions
 from strata_edge.ports import (
@@ -30,7 +32,7 @@ from strata_edge.ports import (
     StreamHandler,
     UnaryHandler,
 )
-from strata_edge.socket_folder import FOLDER_PREFIX, SOCKET_NAME
+from strata_edge.socket_folder import FOLDER_PREFIX, OTHER_SOCKET_NAME, SOCKET_NAME
 from strata_runtime.health import Health
 from strata_runtime.listening import ListenError, check_free
 from strata_runtime.metrics import Metrics
@@ -56,6 +58,9 @@ class GrpcioEdge:
         self._options = options
         self._metrics = metrics or Metrics.disabled()
         self._metrics.declare(METRICS)
+        # Without a front, grpcio itself has the port and looks at no byte for others.
+        self.handover = Handover(is_port_shared=options.is_port_shared) if options.front else None
+        self._handover_socket: HandoverSocket | None = None
         self._gate = Gate(options, self._metrics)
         self._rare = GrpcioRareCalls(self._gate, options, self._metrics)
         self._methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
@@ -111,7 +116,8 @@ class GrpcioEdge:
             return self.port
         self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=options.socket_folder))
         backend = self._folder / SOCKET_NAME
-        self._front = FrontProcess(options, backend, self._metrics)
+        other = self._open_handover(self._folder)
+        self._front = FrontProcess(options, backend, self._metrics, other_socket=other)
         try:
             self.port = self._front.listen()
             self._server.add_insecure_port(f"unix:{backend}")
@@ -148,6 +154,8 @@ class GrpcioEdge:
             await self._server.stop(grace_s)
         if self._front is not None:
             await self._front.stop()
+        if self._handover_socket is not None:
+            self._handover_socket.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
@@ -156,6 +164,14 @@ class GrpcioEdge:
         if self._server is not None:
             raise RuntimeError("methods are added before the start")
         self._methods[path] = handler
+
+    def _open_handover(self, folder: Path) -> Path | None:
+        """Take connections of another protocol from the front, if somebody wants them."""
+        if self.handover is None or not self.handover.is_wanted:
+            return None
+        path = folder / OTHER_SOCKET_NAME
+        self._handover_socket = HandoverSocket(path, self.handover)
+        return path
 
     def _channel_arguments(self) -> list[tuple[str, int]]:
         options = self._options

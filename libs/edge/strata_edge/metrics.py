@@ -80,6 +80,19 @@ METRICS: tuple[MetricSpec, ...] = (
         "Client connections that are still open though their clients were asked to connect again.",
     ),
     MetricSpec(
+        "strata_edge_handed_over_total",
+        "counter",
+        "1",
+        "Client connections of the remoting protocol that came by the port for gRPC.",
+    ),
+    MetricSpec(
+        "strata_edge_relayed_connections",
+        "gauge",
+        "1",
+        "Open ones of them whose bytes the edge relays, because it serves their TLS or has a "
+        "front.",
+    ),
+    MetricSpec(
         "strata_edge_large_request_bytes",
         "gauge",
         "bytes",

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import socket
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from strata_edge.handover import HandedConnection, Handover
 from strata_edge.listener import open_listener
 from strata_edge.metrics import METRICS
 from strata_edge.native_certificate import NativeCertificate
@@ -39,7 +41,8 @@ if TYPE_CHECKING:
     import strata_edge_native
 
 _STREAMING_HOT_METHODS = frozenset({"ReceiveMessage"})
-_SENT_AWAY = 5  # kind of an event, after those of native_rare.py
+# Kinds of events, after those of native_rare.py.
+_SENT_AWAY, _HANDED_OVER = 5, 6
 _GOODBYE_S = 1.0  # for connections without calls, when the edge stops
 
 
@@ -66,6 +69,7 @@ class NativeEdge:
             raise ValueError("an edge with TLS needs a certificate")
         self._options = options
         self.passes: NativePasses = strata_edge_native
+        self.handover = Handover(is_port_shared=options.is_port_shared)
         metrics = metrics or Metrics.disabled()
         metrics.declare(METRICS)
         self._server = strata_edge_native.Server(native_options(options))
@@ -121,7 +125,9 @@ class NativeEdge:
         self.port = listener.getsockname()[1]
         self._loop = loop = asyncio.get_running_loop()
         flush = self._server.flush
-        self._server.start(listener.detach(), lambda: loop.call_soon(flush))
+        self._server.start(
+            listener.detach(), lambda: loop.call_soon(flush), self.handover.is_wanted
+        )
         loop.add_reader(self._server.event_descriptor, self._on_ready)
         if self._certificate is not None:
             self._certificate.watch()
@@ -133,7 +139,7 @@ class NativeEdge:
 
     def connections(self) -> int | None:
         """See `ports.Edge.connections`."""
-        return self._numbers.connections() - self._numbers.now("Leaving")
+        return self._numbers.staying()
 
     async def send_away(self, most: int) -> Sequence[str]:
         """See `ports.Edge.send_away`."""
@@ -207,6 +213,10 @@ class NativeEdge:
                     self._ended(call_id, value)
                 elif kind == _SENT_AWAY:
                     self._told_away(value)
+                elif kind == _HANDED_OVER:
+                    descriptor, peer, is_secured = value
+                    given = HandedConnection(socket.socket(fileno=descriptor), peer, is_secured)
+                    self.handover.give(given)
                 else:
                     self._rare.take(kind, call_id, value)
             if hot:

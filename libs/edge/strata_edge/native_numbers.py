@@ -25,6 +25,7 @@ _COUNTERS = {
     "Pauses": "strata_edge_connection_pauses_total",
     "Ended": "strata_edge_ended_connections_total",
     "SentAway": "strata_edge_sent_away_total",
+    "HandedOver": "strata_edge_handed_over_total",
 }
 _GAUGES = {
     "HotCalls": "strata_edge_hot_calls",
@@ -32,6 +33,7 @@ _GAUGES = {
     "UnreadBytes": "strata_edge_unread_bytes",
     "Connections": "strata_edge_connections",
     "Leaving": "strata_edge_leaving_connections",
+    "Relayed": "strata_edge_relayed_connections",
     "LargeBytes": "strata_edge_large_request_bytes",
     "LargeWaiting": "strata_edge_large_requests_waiting",
 }
@@ -87,6 +89,10 @@ class NativeNumbers:
     def connections(self) -> int:
         """Return how many clients are connected."""
         return self.now("Connections")
+
+    def staying(self) -> int:
+        """Return how many clients of gRPC are connected and were not asked to go."""
+        return self.now("Connections") - self.now("Leaving") - self.now("Relayed")
 
     def busy(self) -> bool:
         """Whether a call is under way, or an answer on its way."""

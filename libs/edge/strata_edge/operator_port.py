@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 
+from strata_edge.handover import Handover
 from strata_edge.passes import NativePasses
 from strata_edge.ports import (
     Edge,
@@ -53,6 +54,11 @@ class OperatorPort:
     def passes(self) -> NativePasses | None:
         """See `ports.Edge.passes`."""
         return self._clients.passes
+
+    @property
+    def handover(self) -> Handover | None:
+        """See `ports.Edge.handover`: on the port for clients."""
+        return self._clients.handover
 
     def add_unary(self, path: str, handler: UnaryHandler) -> None:
         """See `ports.Edge.add_unary`."""

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
+from strata_edge.handover import Handover
 from strata_edge.passes import NativePasses
 from strata_runtime.health import Health
 
@@ -143,6 +144,10 @@ class Edge(Protocol):
     @property
     def passes(self) -> NativePasses | None:
         """Native passes over the bytes of its hot calls; None: it comes without any."""
+
+    @property
+    def handover(self) -> Handover | None:
+        """Gives connections of another protocol away; None: this edge cannot."""
 
     def add_unary(self, path: str, handler: UnaryHandler) -> None:
         """Serve `/package.Service/Rpc` by a coroutine over bytes."""

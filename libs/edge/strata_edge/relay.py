@@ -21,7 +21,7 @@ import ssl
 from collections.abc import Callable
 from functools import partial
 
-from strata_edge.connection_guard import ConnectionGuard
+from strata_edge.connection_guard import RelayGuard
 from strata_edge.http2_frames import GOAWAY
 
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -98,6 +98,7 @@ class Relay:
         buffer: shared read buffer; its size bounds what a direction keeps.
         on_closed: told once, when both sockets are closed.
         guard: of this connection.
+        first: bytes of the client that were read already; one byte at most.
         on_paused: told for how many seconds the client is not read; `resume` is called then.
     """
 
@@ -123,8 +124,9 @@ class Relay:
         *,
         buffer: memoryview,
         on_closed: Callable[[], None],
-        guard: ConnectionGuard,
+        guard: RelayGuard,
         on_paused: Callable[[Relay, float], None],
+        first: bytes = b"",
     ) -> None:
         self._poller = poller
         self._buffer = buffer
@@ -143,6 +145,10 @@ class Relay:
         self._ends: tuple[_End, ...] = (front, back)
         front.incoming = back.outgoing = _Flow(front, back)
         back.incoming = front.outgoing = _Flow(back, front)
+        if first:
+            # The server has just been connected to: it has room for a byte.
+            self._follow_client(memoryview(first))
+            _send(server, memoryview(first))
         self._watch(back)
         self._watch(front)
         # The handshake may have left decrypted bytes that epoll cannot see.

@@ -18,6 +18,7 @@ from pathlib import Path
 
 FOLDER_PREFIX = "strata-edge-"
 SOCKET_NAME = "edge.sock"
+OTHER_SOCKET_NAME = "other"
 
 _MIN_AGE_S = 5.0
 """Between the making of a folder, its socket and the first accept lies less than this."""

@@ -115,9 +115,7 @@ class BrokerApp:
         self._network = network
         clock, random, metrics = runtime.clock, runtime.random, runtime.metrics
         self._runtime = runtime
-        self._clock = clock
-        self._random = random
-        self._metrics = metrics
+        self._clock, self._random, self._metrics = clock, random, metrics
         self._window_options = windows
         self._traces = MessageTraces(runtime.tracer)
         self._log = get_logger("broker")
@@ -258,6 +256,7 @@ class BrokerApp:
             random=self._random,
             sender=self._sender,
             producers=producers,
+            handover=self._edge.handover,
         )
         serve_messaging(
             self._methods(),
@@ -372,7 +371,7 @@ class BrokerApp:
             random=self._random,
             metrics=self._metrics,
         )
-        also = None if self._remoting is None else self._remoting.operator_face
+        also = None if self._remoting is None else self._remoting.meet(self._operators.replies)
         self._operators.register(self._edge, self._methods, also)
         self._windows = self._window_collector() if self._window_options is not None else None
 
@@ -420,7 +419,7 @@ class BrokerApp:
 
     def shown(self) -> dict[str, str]:
         """Return what the line of a process that serves says of the broker's further ports."""
-        return {} if self._remoting is None else {"nameserver": self._remoting.endpoint}
+        return {} if self._remoting is None else self._remoting.shown()
 
     @property
     def tasks(self) -> Tasks:
@@ -479,7 +478,7 @@ class BrokerApp:
             kind=meta_pb2.NODE_KIND_BROKER,
             endpoints=endpoints,
             advertised_endpoint=self.endpoint,
-            remoting_endpoint=self.shown().get("nameserver", ""),
+            remoting_endpoint="" if self._remoting is None else self._remoting.endpoint,
             boot_id=identity.boot_id,
             rack=identity.rack,
             machine=identity.machine,
@@ -491,8 +490,6 @@ class BrokerApp:
         self._serving.end()
         await self._registration.leave(grace_s)
         await self._drain(grace_s)
-        if self._remoting is not None:
-            await self._remoting.stop(max(0.0, ends_s - self._clock.monotonic_s()) / 2)
         await self._edge.stop(max(0.0, ends_s - self._clock.monotonic_s()))
         await self._operators.stop_peers()
         await self.requests.stop()
@@ -509,6 +506,8 @@ class BrokerApp:
         async with asyncio.TaskGroup() as group:
             if self.port:
                 group.create_task(self._edge.drain(drain_s))
+            if self._remoting is not None:
+                group.create_task(self._remoting.stop(drain_s))
             self._telemetry.end_all()
             self._receiver.end_all()
             self._puller.end_all()

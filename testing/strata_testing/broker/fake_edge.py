@@ -89,6 +89,8 @@ class FakeEdge:
 
     def __init__(self) -> None:
         self.passes = installed_passes()
+        # Clients of another protocol come by a port of their own.
+        self.handover = None
         self.unary: dict[str, UnaryHandler] = {}
         self.server_streams: dict[str, Callable[[bytes, CallInfo], AsyncIterator[bytes]]] = {}
         self.streams: dict[str, StreamHandler] = {}

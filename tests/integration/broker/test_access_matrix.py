@@ -174,6 +174,7 @@ RIGHTS: dict[str, tuple[str, ...]] = {
     PEER + "CommandClient": BROKERS,
     PEER + "CountConnections": BROKERS,
     PEER + "SyncLite": BROKERS,
+    PEER + "PushReply": BROKERS,
 }
 """RPC -> the rights that it takes: resource and one of these actions. They are the contract."""
 

@@ -11,6 +11,7 @@ from strata_broker.access.principals import ANYBODY
 from strata_broker.remoting.consumers import RemotingConsumers
 from strata_broker.remoting.exchange import Exchange
 from strata_broker.remoting.position_updates import PositionUpdates
+from strata_broker.remoting.requesters import Requesters
 from strata_remoting import RemotingCommand, RequestCode, Serialization
 
 CLIENT_ID = "me"
@@ -58,6 +59,7 @@ def consumers_with(members: Members, updates: PositionUpdates) -> RemotingConsum
         unused,
         producer_groups=groups,
         updates=updates,
+        requesters=Requesters(1_000),
         max_groups=4,
         max_json_bytes=1_024,
     )

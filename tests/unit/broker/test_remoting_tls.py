@@ -16,10 +16,12 @@ from strata_broker.base.config import BrokerConfig
 from strata_broker.base.remoting_config import RemotingSection
 from strata_broker.remoting.server_tls import ServerTls
 from strata_broker.remoting.tls_bytes import TlsBytes
-from strata_remoting import RequestCode, ResponseCode, Serialization
+from strata_cli.processes.standalone_config import StandaloneConfig, with_remoting_defaults
+from strata_remoting import RemotingError, RequestCode, ResponseCode, Serialization
 from strata_runtime import tls
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks
+from strata_runtime.tls_policy import TlsPolicy
 from strata_testing import ManualClock, until
 from strata_testing.broker import broker_config
 from strata_testing.remoting_client import RemotingClient, send_fields
@@ -123,6 +125,63 @@ async def test_a_new_certificate_is_for_new_connections(tmp_path: Path) -> None:
     await _look(server, clock, requests)
     assert server.context() is second
     await requests.stop()
+
+
+@pytest.mark.parametrize(
+    ("policy", "taken", "refused"),
+    [
+        ({"min_tls_version": "1.3"}, {}, {"maximum_version": ssl.TLSVersion.TLSv1_2}),
+        (
+            {"tls_ciphers": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"},
+            {"maximum_version": ssl.TLSVersion.TLSv1_2},
+            {"maximum_version": ssl.TLSVersion.TLSv1_2, "ciphers": "ECDHE-ECDSA-AES256-GCM-SHA384"},
+        ),
+    ],
+)
+async def test_the_policy_of_tls_holds(
+    policy: dict[str, Any], taken: dict[str, Any], refused: dict[str, Any], tmp_path: Path
+) -> None:
+    """A client gets a version and a suite of the policy, or no connection."""
+    section = RemotingSection.model_validate({"port": 0} | policy)
+    made = tls.self_signed(tmp_path)
+    requests = RequestTasks("remoting", Metrics.disabled(), max_tasks=10)
+    server = ServerTls(
+        str(made.certificate_file),
+        str(made.key_file),
+        requests,
+        clock=ManualClock(),
+        policy=section.tls_policy(),
+    )
+    await server.start()
+    for options, is_taken in ((taken, True), (refused, False)):
+        context = ssl.create_default_context(cafile=str(made.certificate_file))
+        context.maximum_version = options.get("maximum_version", ssl.TLSVersion.MAXIMUM_SUPPORTED)
+        if ciphers := options.get("ciphers"):
+            context.set_ciphers(ciphers)
+        to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = context.wrap_bio(to_client, to_server, server_hostname="localhost")
+        peer = TlsBytes(server.context())
+        try:
+            while not peer.is_open:
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    client.do_handshake()
+                peer.received(to_server.read())
+                to_client.write(peer.to_write())
+        except RemotingError:
+            assert not is_taken
+        assert peer.is_open is is_taken
+
+
+def test_the_policy_comes_from_the_edge_unless_the_port_has_its_own() -> None:
+    """The keys of [edge] hold for the remoting port of a process, too."""
+    suite = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"
+    edge = {"min_tls_version": "1.3", "tls_ciphers": suite}
+    for own, expected in (
+        ({}, TlsPolicy("1.3", (suite,))),
+        ({"min_tls_version": "1.2", "tls_ciphers": ""}, TlsPolicy("1.2")),
+    ):
+        config = StandaloneConfig.model_validate({"edge": edge, "remoting": {"port": 0} | own})
+        assert with_remoting_defaults(config).remoting.tls_policy() == expected
 
 
 async def _look(server: ServerTls, clock: ManualClock, requests: RequestTasks) -> None:

@@ -11,12 +11,14 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::RecvStream;
 use http::Request;
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 
 use crate::calls;
 use crate::edge::{Connection, Edge, Stage};
 use crate::guarded::{Guarded, Stream};
+use crate::handover::{self, begins_other, Handed};
 use crate::messages::{Answer, End, INTERNAL, MISTAKE};
 use crate::shared::{lock, Number};
 
@@ -41,7 +43,11 @@ pub async fn serve(edge: Rc<Edge>, connection: Rc<Connection>, tcp: TcpStream) {
         edge.wake_python();
         return;
     };
-    let Some(mut http2) = begun else { return };
+    let mut http2 = match begun {
+        Some(Begun::Http2(http2)) => http2,
+        Some(Begun::Other(handed)) => return handover::serve(&edge, &connection, handed).await,
+        None => return,
+    };
     connection.stage.set(Stage::Serving);
     let mut sent_away = false;
     loop {
@@ -87,8 +93,13 @@ async fn given_up(edge: &Edge, connection: &Connection) {
 
 type Http2 = h2::server::Connection<Guarded, Bytes>;
 
-/// Take the first byte, which says whether TLS comes, and the handshakes.
-async fn begin(edge: &Edge, connection: &Connection, tcp: TcpStream) -> Option<Http2> {
+enum Begun {
+    Http2(Box<Http2>),
+    Other(Handed),
+}
+
+/// Take the first byte, which says whether TLS or another protocol comes, and the handshakes.
+async fn begin(edge: &Edge, connection: &Connection, tcp: TcpStream) -> Option<Begun> {
     let mut first = [0u8; 1];
     if tcp.peek(&mut first).await.ok()? == 0 {
         return None;
@@ -96,20 +107,28 @@ async fn begin(edge: &Edge, connection: &Connection, tcp: TcpStream) -> Option<H
     let options = &edge.options;
     let stream = if first[0] == TLS_HANDSHAKE && options.tls {
         let config = lock(&edge.shared.tls).clone()?;
-        match tokio_rustls::TlsAcceptor::from(config).accept(tcp).await {
-            Ok(tls) => Stream::Tls(Box::new(tls)),
-            Err(_) => {
-                edge.shared.add(Number::TlsFailures, 1);
-                edge.wake_python();
-                return None;
+        let Ok(mut tls) = tokio_rustls::TlsAcceptor::from(config).accept(tcp).await else {
+            edge.shared.add(Number::TlsFailures, 1);
+            edge.wake_python();
+            return None;
+        };
+        let mut begun = None;
+        if options.hands_over && tls.get_ref().1.alpn_protocol().is_none() {
+            let first = tls.read_u8().await.ok()?;
+            if begins_other(first) {
+                return Some(Begun::Other(Handed::Tls(Box::new(tls), first)));
             }
+            begun = Some(first);
         }
+        (Stream::Tls(Box::new(tls)), begun)
     } else if options.tls_only {
         edge.shared.add(Number::PlaintextRefused, 1);
         edge.wake_python();
         return None;
+    } else if options.hands_over && begins_other(first[0]) {
+        return Some(Begun::Other(Handed::Plain(tcp)));
     } else {
-        Stream::Plain(tcp)
+        (Stream::Plain(tcp), None)
     };
     let debt = edge.debt_of(connection.holder.address);
     let frames = connection.frames.clone();
@@ -137,6 +156,7 @@ async fn begin(edge: &Edge, connection: &Connection, tcp: TcpStream) -> Option<H
         .handshake(guarded)
         .await
         .ok()
+        .map(|http2| Begun::Http2(Box::new(http2)))
 }
 
 /// Serve a call; a panic ends it with INTERNAL and goes no further.

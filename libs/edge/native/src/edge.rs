@@ -61,6 +61,8 @@ pub enum Stage {
     Serving,
     /// Its client was asked to make its next calls over another one.
     Leaving,
+    /// It speaks another protocol, which Python serves behind this thread's TLS.
+    Relayed,
 }
 
 /// One client connection.
@@ -100,6 +102,7 @@ pub struct Edge {
     debts: RefCell<HashMap<IpAddr, Rc<Debt>>>,
     open_connections: Cell<u64>,
     leaving: Cell<u64>,
+    relayed: Cell<u64>,
     next_id: Cell<u64>,
     flush: Notify,
     flush_due: Cell<bool>,
@@ -129,6 +132,7 @@ impl Edge {
             debts: RefCell::default(),
             open_connections: Cell::new(0),
             leaving: Cell::new(0),
+            relayed: Cell::new(0),
             next_id: Cell::new(1),
             flush: Notify::new(),
             flush_due: Cell::new(false),
@@ -315,7 +319,8 @@ impl Edge {
     fn admit(self: &Rc<Self>, tcp: tokio::net::TcpStream, address: SocketAddr) {
         let ip = address.ip();
         let of_address = self.of_address.borrow().get(&ip).copied().unwrap_or(0);
-        if self.open_connections.get() >= self.options.max_connections
+        let all = self.open_connections.get() + self.shared.waiting_for_python();
+        if all >= self.options.max_connections
             || of_address >= self.options.max_connections_per_address
         {
             self.shared.add(Number::RefusedConnections, 1);
@@ -362,10 +367,18 @@ impl Edge {
         self.shared.set(Number::Leaving, leaving);
     }
 
+    pub fn count_relayed(&self, change: i64) {
+        let relayed = self.relayed.get().saturating_add_signed(change);
+        self.relayed.set(relayed);
+        self.shared.set(Number::Relayed, relayed);
+    }
+
     fn forget(&self, connection: &Connection) {
         self.connections.borrow_mut().remove(&connection.holder.connection);
-        if connection.stage.get() == Stage::Leaving {
-            self.count_leaving(-1);
+        match connection.stage.get() {
+            Stage::Leaving => self.count_leaving(-1),
+            Stage::Relayed => self.count_relayed(-1),
+            Stage::Beginning | Stage::Serving => {}
         }
         self.count_connections(-1);
         let ip = connection.holder.address;

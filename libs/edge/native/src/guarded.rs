@@ -70,11 +70,13 @@ pub struct Guarded {
     pause: Option<Pin<Box<Sleep>>>,
     /// Time that it was not read for its own debt, since it last had none.
     paused_s: f64,
+    /// A byte that was read to see which protocol it begins.
+    first: Option<u8>,
 }
 
 impl Guarded {
     pub fn new(
-        stream: Stream,
+        (stream, first): (Stream, Option<u8>),
         frames: Rc<RefCell<ClientFrames>>,
         limits: Guard,
         address: Rc<Debt>,
@@ -93,6 +95,7 @@ impl Guarded {
             paused_until: None,
             pause: None,
             paused_s: 0.0,
+            first,
         }
     }
 
@@ -180,10 +183,14 @@ impl AsyncRead for Guarded {
             std::task::ready!(self.poll_pause(cx))?;
         }
         let before = buf.filled().len();
-        std::task::ready!(match &mut self.stream {
-            Stream::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
-            Stream::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
-        })?;
+        if let Some(first) = self.first.take() {
+            buf.put_slice(&[first]);
+        } else {
+            std::task::ready!(match &mut self.stream {
+                Stream::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
+                Stream::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
+            })?;
+        }
         self.follow(&buf.filled()[before..])?;
         Poll::Ready(Ok(()))
     }

@@ -14,6 +14,7 @@ mod facts;
 mod frames;
 mod frames_out;
 mod guarded;
+mod handover;
 mod messages;
 mod options;
 mod python;

@@ -30,6 +30,8 @@ pub type Routes = HashMap<String, Route>;
 pub struct Options {
     pub tls: bool,
     pub tls_only: bool,
+    /// Whether connections of another protocol are given to Python (handover.rs).
+    pub hands_over: bool,
     pub max_connections: u64,
     pub max_connections_per_address: u64,
     pub handshake_timeout: Duration,
@@ -81,6 +83,7 @@ impl Options {
         Ok(Self {
             tls: number("tls")? != 0,
             tls_only: number("tls_only")? != 0,
+            hands_over: false,
             max_connections: number("max_connections")?,
             max_connections_per_address: number("max_connections_per_address")?,
             handshake_timeout: ms("handshake_timeout_ms")?,

@@ -1,7 +1,7 @@
 //! Types that Python sees: `Server`, `HotCall`, `CallInfo`.
 
 use std::collections::HashMap;
-use std::os::fd::FromRawFd;
+use std::os::fd::{FromRawFd, IntoRawFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
@@ -32,6 +32,7 @@ const HALF_CLOSED: u8 = 2;
 const ENDED: u8 = 3;
 const TAKEN: u8 = 4;
 const SENT_AWAY: u8 = 5;
+const HANDED_OVER: u8 = 6;
 
 /// The event loop's side of the queues. Used by its thread only; the mutex is never contended.
 struct Core {
@@ -269,14 +270,18 @@ impl Server {
 
     /// Serve a listening socket, which belongs to the server from now on.
     ///
-    /// Args: schedule: called without arguments when `flush` is due at the end of the turn.
-    fn start(&self, descriptor: i32, schedule: Py<PyAny>) -> PyResult<()> {
+    /// Args:
+    ///     schedule: called without arguments when `flush` is due at the end of the turn.
+    ///     hands_over: whether connections of another protocol are given to Python.
+    #[pyo3(signature = (descriptor, schedule, hands_over = false))]
+    fn start(&self, descriptor: i32, schedule: Py<PyAny>, hands_over: bool) -> PyResult<()> {
         // SAFETY: the caller gives the descriptor away.
         let listener = unsafe { std::net::TcpListener::from_raw_fd(descriptor) };
         listener.set_nonblocking(true).map_err(PyOSError::new_err)?;
         let _ = self.core.schedule.set(schedule);
         let shared = self.core.shared.clone();
-        let (options, routes) = (self.options.clone(), lock(&self.routes).clone());
+        let options = Options { hands_over, ..self.options.clone() };
+        let routes = lock(&self.routes).clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -346,6 +351,11 @@ impl Server {
                     }
                 }
                 Event::SentAway { peers } => rest.append((SENT_AWAY, 0, peers))?,
+                Event::HandedOver { descriptor, peer, is_secured } => {
+                    self.core.shared.taken_over();
+                    let given = (descriptor.into_raw_fd(), peer, is_secured);
+                    rest.append((HANDED_OVER, 0, given))?;
+                }
                 Event::Gone { id } => {
                     let callbacks = self.gone(id);
                     rest.append((ENDED, id, callbacks))?;

@@ -49,6 +49,12 @@ pub enum Event {
     SentAway {
         peers: Vec<String>,
     },
+    /// A connection of another protocol: its socket, or one end of a relay behind TLS.
+    HandedOver {
+        descriptor: OwnedFd,
+        peer: String,
+        is_secured: bool,
+    },
 }
 
 /// Order of Python to the I/O thread about one call.
@@ -106,12 +112,14 @@ numbers!(
     Pauses,
     Ended,
     SentAway,
+    HandedOver,
     Panics,
     HotCalls,
     RareCalls,
     UnreadBytes,
     Connections,
     Leaving,
+    Relayed,
     LargeBytes,
     LargeWaiting
 );
@@ -124,6 +132,8 @@ pub struct Shared {
     panic_once: AtomicBool,
     eventfd: OwnedFd,
     numbers: Vec<AtomicU64>,
+    /// Connections that wait for Python to take them over.
+    handed_over: AtomicU64,
     pub tls: Mutex<Option<Arc<rustls::ServerConfig>>>,
 }
 
@@ -143,6 +153,7 @@ impl Shared {
             // SAFETY: nobody else has the descriptor.
             eventfd: unsafe { OwnedFd::from_raw_fd(fd) },
             numbers: NUMBERS.iter().map(|_| AtomicU64::new(0)).collect(),
+            handed_over: AtomicU64::new(0),
             tls: Mutex::default(),
         })
     }
@@ -188,6 +199,21 @@ impl Shared {
 
     pub fn takes_panic(&self) -> bool {
         self.panic_once.load(Ordering::Relaxed) && self.panic_once.swap(false, Ordering::AcqRel)
+    }
+
+    /// Give Python a connection of another protocol.
+    pub fn hand_over(&self, descriptor: OwnedFd, peer: String, is_secured: bool) {
+        self.handed_over.fetch_add(1, Ordering::Relaxed);
+        self.put(Event::HandedOver { descriptor, peer, is_secured });
+        self.add(Number::HandedOver, 1);
+    }
+
+    pub fn taken_over(&self) {
+        self.handed_over.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub fn waiting_for_python(&self) -> u64 {
+        self.handed_over.load(Ordering::Relaxed)
     }
 
     pub fn add(&self, number: Number, amount: u64) {

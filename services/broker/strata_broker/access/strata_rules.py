@@ -209,4 +209,5 @@ PEER_RULES: Rules = {
     "CommandClient": Rule(no_needs, for_brokers=True),
     "CountConnections": Rule(no_needs, for_brokers=True),
     "SyncLite": Rule(no_needs, for_brokers=True),
+    "PushReply": Rule(no_needs, for_brokers=True),
 }

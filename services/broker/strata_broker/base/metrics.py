@@ -454,6 +454,21 @@ METRICS: tuple[MetricSpec, ...] = (
         "Messages that consumers of the remoting protocol tried too often, stored as dead letters.",
     ),
     MetricSpec(
+        "strata_broker_remoting_replies_total",
+        "counter",
+        "1",
+        "Replies of consumers, by outcome: here (its client is connected to this broker), "
+        "forwarded (to another broker), gone (no broker has the client), failed.",
+        ("outcome",),
+    ),
+    MetricSpec(
+        "strata_broker_remoting_reply_places",
+        "gauge",
+        "1",
+        "Clients whose broker is remembered from their last reply, at most "
+        "remoting.max_reply_places.",
+    ),
+    MetricSpec(
         "strata_broker_remoting_members",
         "gauge",
         "1",

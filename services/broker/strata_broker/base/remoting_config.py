@@ -1,13 +1,14 @@
-"""The section `[remoting]`: the port for clients of RocketMQ's older protocol."""
+"""The section `[remoting]`: clients of RocketMQ's older protocol and their port."""
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from strata_remoting import FrameLimits
 from strata_runtime.config import Section
+from strata_runtime.tls_policy import TlsPolicy, TlsVersion
 
 # Defaults are written once, where they are used.
 _FRAME = FrameLimits()
@@ -24,6 +25,13 @@ class RemotingSection(Section):
         "each further worker has the next one; 0: any free port; absent: no such port. It serves "
         "the calls of a nameserver too.",
     )
+    client_port: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="Whether the port for gRPC clients takes the remoting protocol too. auto: it "
+        "does, unless remoting.port is absent and the port is one of several brokers: workers "
+        "share it, or routes name a virtual address (route.advertised_endpoint). on: it does for a "
+        "virtual address too, behind which there is one broker alone.",
+    )
     host: str = Field(
         default="", description="Address to listen on; empty: that of the port for gRPC clients."
     )
@@ -39,6 +47,15 @@ class RemotingSection(Section):
         default="", description="Key of the certificate (PEM, without a password)."
     )
     tls_only: bool = Field(default=False, description="Refuse clients that speak plaintext.")
+    min_tls_version: TlsVersion | None = Field(
+        default=None,
+        description="Lowest version of TLS on this port; absent: that of edge.min_tls_version.",
+    )
+    tls_ciphers: tuple[str, ...] | None = Field(
+        default=None,
+        description="Suites of TLS 1.2 on this port, by their names of the IANA registry; absent: "
+        "those of edge.tls_ciphers.",
+    )
     max_connections: int = Field(
         default=10_000, ge=1, description="Most connections; a further connection is closed."
     )
@@ -126,6 +143,32 @@ class RemotingSection(Section):
         default=100_000, ge=1, description="Most locks of queues; further ones are not given."
     )
 
+    reply_timeout_ms: int = Field(
+        default=3_000,
+        ge=1,
+        description="Time limit for a client to take a consumer's reply; then the consumer is told "
+        "that the reply failed.",
+    )
+    max_replies: int = Field(
+        default=10_000,
+        ge=1,
+        description="Most replies of consumers under way; further replies get SYSTEM_BUSY.",
+    )
+    max_reply_places: int = Field(
+        default=10_000,
+        ge=1,
+        description="Most clients whose broker is remembered from their last reply; the other "
+        "brokers are asked for the broker of any other client.",
+    )
+
+    @field_validator("tls_ciphers", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        """Accept a comma-separated text too, as environment variables have it."""
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
     @model_validator(mode="after")
     def _check_tls(self) -> Self:
         if bool(self.certificate_file) != bool(self.key_file):
@@ -133,6 +176,14 @@ class RemotingSection(Section):
         if self.tls_only and not self.certificate_file:
             raise ValueError("tls_only needs certificate_file and key_file")
         return self
+
+    def tls_policy(self) -> TlsPolicy:
+        """Return the versions and ciphers of the port.
+
+        Raises:
+            ConfigError: a suite is unknown.
+        """
+        return TlsPolicy.checked(self.min_tls_version or "1.2", self.tls_ciphers or ())
 
     def frame_limits(self) -> FrameLimits:
         """Return the limits of one frame."""

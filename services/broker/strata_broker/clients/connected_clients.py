@@ -19,6 +19,7 @@ class ConnectedClients:
         telemetry: their streams.
         config: limits of an answer.
         connections: returns how many clients are connected; None: nobody can tell.
+        takes_replies: tells whether a client can be given replies here.
     """
 
     def __init__(
@@ -28,21 +29,26 @@ class ConnectedClients:
         config: PeerSection,
         *,
         connections: Callable[[], int | None],
+        takes_replies: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._sessions = sessions
         self._telemetry = telemetry
         self._max_clients = config.max_clients_per_answer
         self._connections = connections
+        self._takes_replies = takes_replies
 
     def answer(self, request: peer_pb2.ListClientsRequest) -> peer_pb2.ListClientsResponse:
         """Return the live clients that a request asks for, by client id."""
         wanted = [client for client in self._sessions.alive() if _is_wanted(client, request)]
         wanted.sort(key=lambda client: client.client_id)
         streams = self._telemetry.client_ids()
-        return peer_pb2.ListClientsResponse(
+        response = peer_pb2.ListClientsResponse(
             clients=(_shown(client, streams) for client in wanted[: self._max_clients]),
             truncated=len(wanted) > self._max_clients,
         )
+        for client in response.clients:
+            client.takes_replies = self._takes_replies(client.client_id)
+        return response
 
     def count(self) -> peer_pb2.CountConnectionsResponse:
         """Return how many clients are connected."""

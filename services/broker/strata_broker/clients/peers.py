@@ -134,6 +134,25 @@ class BrokerPeers:
             raise RequestError(Code.REQUEST_TIMEOUT, f"broker {holders[0]} did not answer")
         return response
 
+    async def takers_of_replies(self, client_id: str) -> list[str]:
+        """See `ReplyPeers.takers_of_replies`."""
+        found = []
+        for node_id, response in await self._ask_all(
+            peer_pb2.ListClientsRequest(client_id=client_id)
+        ):
+            heard_ms = [one.heard_ms for one in response.clients if one.takes_replies]
+            if heard_ms and node_id != self._node_id:
+                found.append((max(heard_ms), node_id))
+        return [node_id for _, node_id in sorted(found, reverse=True)]
+
+    async def push_reply(
+        self, node_id: str, request: peer_pb2.PushReplyRequest, timeout_s: float
+    ) -> peer_pb2.PushReplyResponse | None:
+        """See `ReplyPeers.push_reply`. Replies have a limit of their own."""
+        return await self._call_now(
+            node_id, "PushReply", request, peer_pb2.PushReplyResponse, timeout_s
+        )
+
     async def sync_lite(self, request: peer_pb2.SyncLiteRequest) -> None:
         """Tell the other brokers of a subscription of lite topics; failures are counted."""
         others = [node.node_id for node in self._others()]
@@ -189,16 +208,27 @@ class BrokerPeers:
         response_type: type[Response],
         timeout_s: float,
     ) -> Response | None:
-        """Call a broker; None: it did not answer."""
+        """Call a broker when few calls are under way; None: it did not answer."""
         async with self._calls:
-            try:
-                return await self._channels.to(node_id).call(
-                    f"/{SERVICE}/{rpc}", request, response_type, timeout_s=timeout_s
-                )
-            except AngeliaError as failure:
-                self._failed.add(1, {"code": failure.code})
-                self._log.info("broker not asked", node_id=node_id, reason=failure.reason)
-                return None
+            return await self._call_now(node_id, rpc, request, response_type, timeout_s)
+
+    async def _call_now(
+        self,
+        node_id: str,
+        rpc: str,
+        request: Message,
+        response_type: type[Response],
+        timeout_s: float,
+    ) -> Response | None:
+        """Call a broker; None: it did not answer."""
+        try:
+            return await self._channels.to(node_id).call(
+                f"/{SERVICE}/{rpc}", request, response_type, timeout_s=timeout_s
+            )
+        except AngeliaError as failure:
+            self._failed.add(1, {"code": failure.code})
+            self._log.info("broker not asked", node_id=node_id, reason=failure.reason)
+            return None
 
     async def close(self) -> None:
         """Close all channels."""
@@ -210,7 +240,9 @@ def _tells_more(one: peer_pb2.ConnectedClient, other: peer_pb2.ConnectedClient) 
     return (one.has_stream, one.heard_ms) > (other.has_stream, other.heard_ms)
 
 
-def require_ok(response: peer_pb2.CommandClientResponse) -> None:
+def require_ok(
+    response: peer_pb2.CommandClientResponse | peer_pb2.PushReplyResponse,
+) -> None:
     """Accept an answer in which the client and its broker say OK.
 
     Raises:

@@ -1,13 +1,18 @@
-"""The remoting protocol of one broker, put together."""
+"""The remoting protocol of one broker, put together.
+
+Its clients come by a port of its own, by the port for gRPC clients, or by both.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from strata_broker.access.call_runtime import CallRuntime
+from strata_broker.base.config import BrokerConfig
 from strata_broker.base.metrics import METRICS
 from strata_broker.clients.producers import Producers
 from strata_broker.clients.provision import Provisioner
+from strata_broker.clients.replies import Replies
 from strata_broker.clients.sessions import Sessions
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.metadata.requests import host_of
@@ -34,12 +39,15 @@ from strata_broker.remoting.producer_groups import ProducerGroups
 from strata_broker.remoting.pulls import RemotingPulls
 from strata_broker.remoting.queue_locks import QueueLocks
 from strata_broker.remoting.recalls import RemotingRecalls
+from strata_broker.remoting.replies import RemotingReplies
+from strata_broker.remoting.requesters import Requesters
 from strata_broker.remoting.routes import RemotingRoutes
 from strata_broker.remoting.send_backs import SendBacks
 from strata_broker.remoting.sends import RemotingSends
 from strata_broker.remoting.transactions import RemotingTransactions
 from strata_broker.sends.letter_sends import LetterSends
 from strata_broker.sends.send import Sender
+from strata_edge.handover import HandedConnection, Handover
 from strata_edge.ports import HotHandler
 from strata_remoting import Store
 from strata_runtime.backoff import Random
@@ -83,8 +91,9 @@ def new_remoting(
     random: Random,
     sender: Sender,
     producers: Producers,
+    handover: Handover | None,
 ) -> RemotingPort | None:
-    """Return the port of the remoting protocol; None: the configuration wants none.
+    """Return the remoting protocol with its ports; None: the configuration wants none.
 
     Args:
         host: under which clients reach the broker.
@@ -95,13 +104,45 @@ def new_remoting(
         random: numbers in [0, 1).
         sender: stages messages of the broker's own.
         producers: that can be asked for the decision on a transaction.
+        handover: gives its connections on the port for gRPC clients away; None: it cannot.
     """
-    if runtime.config.remoting.port is None:
+    handover = _wanted(handover, runtime.config)
+    if runtime.config.remoting.port is None and handover is None:
         return None
     face = MessagingFace(hot)
-    return RemotingPort(
+    remoting = RemotingPort(
         RemotingParts(host, face, provisioner, sessions, runtime, random, sender, producers)
     )
+    if handover is not None:
+        handover.to(remoting.take)
+    return remoting
+
+
+def _incoming(runtime: CallRuntime) -> IncomingMessages:
+    """Return what reads messages from requests."""
+    config = runtime.config
+    section = config.remoting
+    return IncomingMessages(
+        BodyInflater(config.send.max_body_bytes, section.max_inflated_bytes, runtime.metrics),
+        runtime.clock,
+        max_messages=config.send.max_messages_per_request,
+        cluster_name=section.cluster_name,
+    )
+
+
+def _wanted(handover: Handover | None, config: BrokerConfig) -> Handover | None:
+    """Return the way for connections on the port for gRPC clients; None: there is to be none.
+
+    Remoting clients of a topic have to meet at one broker. So a route has to name a port that leads
+    to this broker alone.
+    """
+    section = config.remoting
+    if handover is None or section.client_port == "off":
+        return None
+    if section.port is not None:
+        return handover
+    is_virtual = section.client_port == "auto" and bool(config.route.advertised_endpoint)
+    return None if handover.is_port_shared or is_virtual else handover
 
 
 class RemotingPort:
@@ -118,17 +159,18 @@ class RemotingPort:
     def __init__(self, parts: RemotingParts) -> None:
         self.operator_face = OperatorFace()
         self._host = parts.host
+        self._has_port = parts.runtime.config.remoting.port is not None
         self.face = parts.face
         self._store = Store.of(parts.host, 0)
         view = parts.provisioner.view
         self._addresses = RemotingAddresses(view)
+        self._requesters = Requesters(parts.runtime.config.remoting.reply_timeout_ms)
         self._listener = self._new_listener(parts, view)
 
     def _new_listener(self, parts: RemotingParts, view: MetadataView) -> RemotingListener:
         runtime, face = parts.runtime, parts.face
         config, clock, metrics = runtime.config, runtime.clock, runtime.metrics
         section = config.remoting
-        assert section.port is not None, "there is no remoting port"
         metrics.declare(METRICS)
         members = RemotingMembers(
             parts.sessions, clock, member_timeout_ms=section.member_timeout_ms, metrics=metrics
@@ -147,29 +189,26 @@ class RemotingPort:
             locks,
             producer_groups=producer_groups,
             updates=updates,
+            requesters=self._requesters,
             max_groups=section.max_groups_per_client,
             max_json_bytes=section.max_json_bytes,
         )
         reads = PlaceReads(face, view)
         letters = LetterSends(parts.sender, view, config.send.timeout_ms / 1000)
         given_up = GivenUpMessages(letters, reads, view, metrics=metrics)
-        sends = RemotingSends(
-            face,
-            routes,
-            IncomingMessages(
-                BodyInflater(config.send.max_body_bytes, section.max_inflated_bytes, metrics),
-                clock,
-                max_messages=config.send.max_messages_per_request,
-            ),
-            store=lambda: self._store,
-            last_tries=LastTries(given_up, locks, view, limits=config.limits()),
-            producer_groups=producer_groups,
-            random=parts.random,
-        )
+        last_tries = LastTries(given_up, locks, view, limits=config.limits())
+        sends = self._sends(parts, routes, last_tries, producer_groups)
         pops = RemotingPops(face, view, clock, store=lambda: self._store)
         assignments = RemotingAssignments(view, members, max_json_bytes=section.max_json_bytes)
+        self._replies = RemotingReplies(
+            routes.reply_topic,
+            lambda: self.endpoint,
+            clock,
+            max_body_bytes=config.send.max_body_bytes,
+        )
         handlers = {
             **routes.handlers(),
+            **self._replies.handlers(),
             **sends.handlers(),
             **consumers.handlers(),
             **RemotingPulls(face, view, members, store=lambda: self._store).handlers(),
@@ -192,6 +231,23 @@ class RemotingPort:
             RemotingDispatcher(with_admin(handlers, admin), runtime),
             runtime=runtime,
             disconnected=disconnected,
+        )
+
+    def _sends(
+        self,
+        parts: RemotingParts,
+        routes: RemotingRoutes,
+        last_tries: LastTries,
+        producer_groups: ProducerGroups,
+    ) -> RemotingSends:
+        return RemotingSends(
+            parts.face,
+            routes,
+            _incoming(parts.runtime),
+            store=lambda: self._store,
+            last_tries=last_tries,
+            producer_groups=producer_groups,
+            random=parts.random,
         )
 
     def _producer_groups(self, parts: RemotingParts, view: MetadataView) -> ProducerGroups:
@@ -230,18 +286,39 @@ class RemotingPort:
         """HOST:PORT for routes and as the address of a nameserver; empty before the start."""
         return self._addresses.own
 
+    def shown(self) -> dict[str, str]:
+        """Return what the line of a process that serves says of a port of its own."""
+        return {"nameserver": self.endpoint} if self._has_port else {}
+
+    def meet(self, replies: Replies) -> OperatorFace:
+        """Pass replies of consumers on by this, also to clients of this broker.
+
+        Returns:
+            What takes the handlers for operators.
+        """
+        replies.taken_by(self._requesters)
+        self._replies.passed_by(replies)
+        return self.operator_face
+
+    def take(self, given: HandedConnection) -> None:
+        """Take a connection that came by the port for gRPC clients."""
+        self._listener.take(given)
+
     async def start(self, endpoint: str) -> None:
-        """Listen; then `endpoint` is known.
+        """Take connections; then `endpoint` is known: that of the port of its own, if there is one.
 
         Args:
-            endpoint: HOST:PORT in routes of gRPC, for a broker whose own host names no machine.
+            endpoint: HOST:PORT in routes of gRPC: of the port for gRPC clients, or for a broker
+                whose own host names no machine.
 
         Raises:
             ListenError: the address cannot be listened on.
             ConfigError: the certificate cannot be used.
         """
         port = await self._listener.start()
-        host = host_of(endpoint) if self._host in _EVERYWHERE else self._host
+        host = host_of(endpoint) if port is None or self._host in _EVERYWHERE else self._host
+        if port is None:
+            port = int(endpoint.rpartition(":")[2])
         self._store = Store.of(host, port)
         self._addresses.own = endpoint_of(host, port)
 

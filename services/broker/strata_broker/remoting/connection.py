@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from strata_broker.base.remoting_config import RemotingSection
+from strata_broker.remoting.asked import AskedRequests
 from strata_broker.remoting.dispatcher import RemotingDispatcher
 from strata_broker.remoting.exchange import Exchange
 from strata_broker.remoting.server_tls import ServerTls
@@ -59,10 +60,17 @@ class ConnectionPort:
 
 
 class RemotingConnection(asyncio.Protocol):
-    """See the module docstring; a `RemotingPeer`."""
+    """See the module docstring; a `RemotingPeer`.
 
-    def __init__(self, port: ConnectionPort) -> None:
+    Args:
+        port: parts that all connections share.
+        peer: address of the client, where the socket is not the client's own; empty: it is.
+        is_secured: whether TLS ends before this connection.
+    """
+
+    def __init__(self, port: ConnectionPort, peer: str = "", *, is_secured: bool = False) -> None:
         self._port = port
+        self._is_secured = is_secured
         self._reader = RemotingFrameReader(port.config.frame_limits())
         self._transport: asyncio.Transport | None = None
         self._tls: TlsBytes | None = None
@@ -71,13 +79,14 @@ class RemotingConnection(asyncio.Protocol):
         self._unfinished_bytes = 0
         self._unfinished_since_s = 0.0
         self._in_flight = 0
+        self._asked = AskedRequests()
         self._last_request_s = self._begun_s = self._loop.time()
         self._paused_until_s = 0.0
         self._is_draining = False
         self._drained = asyncio.Event()
         self._drained.set()
         self._timer: asyncio.TimerHandle | None = None
-        self.peer = ""
+        self.peer = peer
         self.client_id = ""
         self.language = 0
         self.is_gone = False
@@ -87,8 +96,10 @@ class RemotingConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)
-        address = transport.get_extra_info("peername") or ("", 0)
-        self.peer = self.client_id = endpoint_of(str(address[0]), int(address[1]))
+        if not self.peer:
+            address = transport.get_extra_info("peername") or ("", 0)
+            self.peer = endpoint_of(str(address[0]), int(address[1]))
+        self.client_id = self.peer
         if not self._port.connected(self):
             self.is_gone = True
             self._transport.abort()
@@ -100,6 +111,7 @@ class RemotingConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._set_unfinished(0)
+        self._asked.end()
         self._drained.set()
         if not self.is_gone:
             self.is_gone = True
@@ -151,6 +163,15 @@ class RemotingConnection(asyncio.Protocol):
             with suppress(ConnectionResetError):
                 self._write(encode_frame(command, Serialization.JSON))
 
+    async def ask(self, command: RemotingCommand) -> RemotingCommand:
+        """See `RemotingPeer.ask`."""
+        if not self.has_room:
+            raise ConnectionResetError("the client is gone, or reads nothing")
+        with self._asked.asking() as (opaque, answer):
+            request = replace(command, opaque=opaque)
+            self._write(encode_frame(request, Serialization.JSON))
+            return await answer
+
     @property
     def has_room(self) -> bool:
         """See `RemotingPeer`."""
@@ -176,7 +197,7 @@ class RemotingConnection(asyncio.Protocol):
         Raises:
             RemotingError: TLS failed, or is missing.
         """
-        if not self._has_begun and data:
+        if not self._has_begun and data and not self._is_secured:
             self._has_begun = True
             if self._port.tls is not None and begins_tls(data):
                 self._tls = TlsBytes(self._port.tls.context())
@@ -218,8 +239,9 @@ class RemotingConnection(asyncio.Protocol):
         while self._takes_requests and (frame := next(frames, None)) is not None:
             # The bytes behind it are those of another frame.
             self._last_request_s = self._unfinished_since_s = now_s
-            # A client answers nothing that this broker asks.
-            if not frame.command.is_response:
+            if frame.command.is_response:
+                self._asked.answered(frame.command)
+            else:
                 self._begin(Exchange(frame.command, self, frame.serialization))
         if not self._set_unfinished(self._reader.waiting_bytes):
             self._end("too many bytes of unfinished frames (remoting.max_unfinished_bytes)")

@@ -20,6 +20,7 @@ from strata_broker.remoting.members import RemotingMembers
 from strata_broker.remoting.position_updates import PositionUpdates
 from strata_broker.remoting.producer_groups import ProducerGroups
 from strata_broker.remoting.queue_locks import QueueKey, QueueLocks
+from strata_broker.remoting.requesters import Requesters
 from strata_mq.access import Action
 from strata_mq.requests import check_consumer_group
 from strata_remoting import RemotingCommand, RemotingError, RequestCode, ResponseCode
@@ -40,6 +41,7 @@ class RemotingConsumers:
         locks: of queues.
         producer_groups: of producers that can be asked for decisions.
         updates: know which positions are being stored.
+        requesters: clients that may wait for replies.
         max_groups: of one client.
         max_json_bytes: of the body of a heartbeat, or of a request for locks.
     """
@@ -52,6 +54,7 @@ class RemotingConsumers:
         *,
         producer_groups: ProducerGroups,
         updates: PositionUpdates,
+        requesters: Requesters,
         max_groups: int,
         max_json_bytes: int,
     ) -> None:
@@ -60,6 +63,7 @@ class RemotingConsumers:
         self._locks = locks
         self._producer_groups = producer_groups
         self._updates = updates
+        self._requesters = requesters
         self._max_groups = max_groups
         self._max_json_bytes = max_json_bytes
         # Consumer groups by connection.
@@ -85,6 +89,7 @@ class RemotingConsumers:
         """Forget a client whose connection ended."""
         self._members.disconnected(client, self._groups.pop(client, ()))
         self._producer_groups.disconnected(client)
+        self._requesters.disconnected(client)
 
     async def heartbeat(self, exchange: Exchange) -> RemotingCommand:
         """Note that a client lives, with its groups and subscriptions.
@@ -110,6 +115,7 @@ class RemotingConsumers:
             # Not the exchange, which holds the request.
             rights = partial(may_send, exchange.principal)
             self._producer_groups.heard(client, data.producer_groups, rights)
+            self._requesters.heard(client)
         for group, subscriptions in data.consumers.items():
             check_consumer_group(group)
             for topic in subscriptions:

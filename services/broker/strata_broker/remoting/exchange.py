@@ -43,6 +43,14 @@ class RemotingPeer(Protocol):
     def tell(self, command: RemotingCommand) -> None:
         """Write a request that gets no answer, if there is room for it."""
 
+    async def ask(self, command: RemotingCommand) -> RemotingCommand:
+        """Write a request and return the client's answer; the caller limits the time.
+
+        Raises:
+            ConnectionError: the client is gone, or reads nothing.
+            RemotingError: the request cannot be written.
+        """
+
 
 class Exchange:
     """See the module docstring.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from apache.rocketmq.v2 import definition_pb2
 from strata_broker.metadata.metadata import TopicRow
+from strata_broker.remoting import property_names as names
 from strata_broker.remoting.exchange import Exchange
 from strata_broker.remoting.incoming import is_compressed, new_message
 from strata_broker.remoting.inflating import BodyInflater
@@ -21,12 +22,16 @@ class IncomingMessages:
         inflater: of compressed bodies.
         clock: wall time, for delays.
         max_messages: of a batch.
+        cluster_name: in messages whose producer waits for a reply: it names the topic of replies.
     """
 
-    def __init__(self, inflater: BodyInflater, clock: Clock, *, max_messages: int) -> None:
+    def __init__(
+        self, inflater: BodyInflater, clock: Clock, *, max_messages: int, cluster_name: str
+    ) -> None:
         self._inflater = inflater
         self._clock = clock
         self._max_messages = max_messages
+        self._cluster_name = cluster_name
 
     async def of(
         self, exchange: Exchange, header: SendHeader, topic: TopicRow
@@ -52,4 +57,6 @@ class IncomingMessages:
         ]
         for message in messages:
             message.system_properties.born_host = exchange.client.peer
+            if names.stored_name(names.REPLY_TO) in message.user_properties:
+                message.user_properties[names.stored_name(names.CLUSTER)] = self._cluster_name
         return messages

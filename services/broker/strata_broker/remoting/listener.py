@@ -1,4 +1,7 @@
-"""The port of the remoting protocol: its connections, and how many of them there may be."""
+"""Connections of the remoting protocol: where they come from, and how many of them there may be.
+
+They come by a port of their own, by the port for gRPC clients (`take`), or by both.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,10 @@ from strata_broker.remoting.connection import ConnectionPort, RemotingConnection
 from strata_broker.remoting.dispatcher import RemotingDispatcher
 from strata_broker.remoting.exchange import RemotingPeer
 from strata_broker.remoting.server_tls import ServerTls
+from strata_edge.handover import HandedConnection
 from strata_runtime.limits import Limit
-from strata_runtime.listening import listening
+from strata_runtime.listening import endpoint_of, listening
+from strata_runtime.tasks import TooManyTasksError
 
 
 class RemotingListener:
@@ -22,7 +27,7 @@ class RemotingListener:
 
     Args:
         host: to listen on.
-        port: of it; 0: any free one.
+        port: of it; 0: any free one; None: there is no port of its own.
         dispatcher: carries requests out.
         runtime: configuration and counters.
         disconnected: called with a client whose connection ended.
@@ -31,7 +36,7 @@ class RemotingListener:
     def __init__(
         self,
         host: str,
-        port: int,
+        port: int | None,
         dispatcher: RemotingDispatcher,
         *,
         runtime: CallRuntime,
@@ -41,7 +46,9 @@ class RemotingListener:
         self._port = port
         self._config = config = runtime.config.remoting
         self._disconnected = disconnected
+        self._requests = runtime.requests
         self._server: asyncio.Server | None = None
+        self._is_open = False
         self._connections: set[RemotingConnection] = set()
         # Set while there is no connection.
         self._empty = asyncio.Event()
@@ -59,7 +66,11 @@ class RemotingListener:
         self._tls: ServerTls | None = None
         if config.certificate_file:
             self._tls = ServerTls(
-                config.certificate_file, config.key_file, runtime.requests, clock=runtime.clock
+                config.certificate_file,
+                config.key_file,
+                runtime.requests,
+                clock=runtime.clock,
+                policy=config.tls_policy(),
             )
         self._shared = ConnectionPort(
             dispatcher,
@@ -71,8 +82,8 @@ class RemotingListener:
             self._tls,
         )
 
-    async def start(self) -> int:
-        """Listen; return the port.
+    async def start(self) -> int | None:
+        """Take connections; return the port of its own, if there is one.
 
         Raises:
             ListenError: the address cannot be listened on.
@@ -80,6 +91,9 @@ class RemotingListener:
         """
         if self._tls is not None:
             await self._tls.start()
+        self._is_open = True
+        if self._port is None:
+            return None
         loop = asyncio.get_running_loop()
         with listening(self._host, self._port, "for remoting clients"):
             self._server = await loop.create_server(
@@ -87,15 +101,37 @@ class RemotingListener:
             )
         return int(self._server.sockets[0].getsockname()[1])
 
+    def take(self, given: HandedConnection) -> None:
+        """Take a connection that came by another port.
+
+        It is closed at once before the start and after the stop, when there is no room, and where
+        the broker carries out too many requests.
+        """
+        if not self._is_open:
+            given.socket.close()
+            return
+        try:
+            self._requests.spawn("remoting connection", self._begin(given))
+        except TooManyTasksError:
+            given.socket.close()
+
+    async def _begin(self, given: HandedConnection) -> None:
+        host, _, port = given.peer.rpartition(":")
+        peer = endpoint_of(host.strip("[]"), int(port))
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: RemotingConnection(self._shared, peer, is_secured=given.is_secured),
+            given.socket,
+        )
+
     async def stop(self, grace_s: float) -> None:
         """Close the port, answer what is under way, end all connections.
 
         Args:
             grace_s: how long answers may take; their clients go to another broker in any case.
         """
-        if self._server is None:
-            return
-        self._server.close()
+        self._is_open = False
+        if self._server is not None:
+            self._server.close()
         for connection in tuple(self._connections):
             connection.drain()
         with suppress(TimeoutError):

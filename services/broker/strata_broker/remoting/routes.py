@@ -13,11 +13,13 @@ from strata_broker.remoting.answers import RemotingRefusal, with_json
 from strata_broker.remoting.exchange import Exchange, Handler
 from strata_broker.remoting.face import MessagingFace
 from strata_broker.remoting.queue_ids import queue_numbers
+from strata_mq.access import Action
 from strata_mq.requests import RETRY_PREFIX, Code, RequestError
 from strata_remoting import RemotingCommand, RequestCode, ResponseCode
 
 _READ, _READ_WRITE = 4, 6
 _MASTER = "0"
+_REPLY_SUFFIX = "_REPLY_TOPIC"
 
 
 class RemotingRoutes:
@@ -25,6 +27,7 @@ class RemotingRoutes:
 
     Attributes:
         view: knows topics and queues.
+        reply_topic: to which consumers send replies; no topic of that name is stored.
 
     Args:
         face: the broker's handlers.
@@ -46,6 +49,7 @@ class RemotingRoutes:
         self._provisioner = provisioner
         self._addresses = addresses
         self._cluster_name = cluster_name
+        self.reply_topic = f"{cluster_name}{_REPLY_SUFFIX}"
 
     def handlers(self) -> Mapping[int, Handler]:
         """Return the handlers by request code."""
@@ -63,7 +67,11 @@ class RemotingRoutes:
         Raises:
             RequestError: TOPIC_NOT_FOUND; the caller may not use the topic.
         """
-        topic = await self.topic(exchange, exchange.request.text("topic"))
+        name = exchange.request.text("topic")
+        if name == self.reply_topic:
+            exchange.require_topic(name, Action.PUB)
+            return with_json(exchange.request, self._reply_route())
+        topic = await self.topic(exchange, name)
         return with_json(exchange.request, self._route_of(topic))
 
     async def topic(self, exchange: Exchange, name: str) -> TopicRow:
@@ -137,6 +145,16 @@ class RemotingRoutes:
             "brokerDatas": [self._broker(name)],
             "filterServerTable": {},
             "queueDatas": [queue],
+        }
+
+    def _reply_route(self) -> object:
+        """Return the route of replies: any broker takes them, and producers choose in turn."""
+        names = broker_names()
+        queue = {"perm": _READ_WRITE, "readQueueNums": 1, "topicSysFlag": 0, "writeQueueNums": 1}
+        return {
+            "brokerDatas": [self._broker(name) for name in names],
+            "filterServerTable": {},
+            "queueDatas": [{"brokerName": name, **queue} for name in names],
         }
 
     def _route_of(self, topic: TopicRow) -> object:

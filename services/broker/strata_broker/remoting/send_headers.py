@@ -1,7 +1,8 @@
-"""The header of a send: full names (SEND_MESSAGE) or single letters (SEND_MESSAGE_V2)."""
+"""The header of a send or a reply: full names, or single letters (SEND_MESSAGE_V2)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from strata_remoting import RemotingCommand, RequestCode
@@ -9,6 +10,8 @@ from strata_remoting import RemotingCommand, RequestCode
 _LETTERS = {
     "producerGroup": "a",
     "topic": "b",
+    "defaultTopic": "c",
+    "defaultTopicQueueNums": "d",
     "queueId": "e",
     "sysFlag": "f",
     "bornTimestamp": "g",
@@ -18,6 +21,8 @@ _LETTERS = {
     "maxReconsumeTimes": "l",
     "batch": "m",
 }
+
+_FULL_NAMES = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE))
 
 
 class SendHeader(NamedTuple):
@@ -48,14 +53,18 @@ class SendHeader(NamedTuple):
     is_batch: bool
 
 
+def field_names(request: RemotingCommand) -> Callable[[str], str]:
+    """Return what finds the name of a field in a request from the field's full name."""
+    return str if request.code in _FULL_NAMES else _LETTERS.__getitem__
+
+
 def send_header(request: RemotingCommand) -> SendHeader:
     """Return the header of a send.
 
     Raises:
         RemotingError: a field is missing, or is no number.
     """
-    short = request.code != RequestCode.SEND_MESSAGE
-    name = _LETTERS.__getitem__ if short else str
+    name = field_names(request)
     most = name("maxReconsumeTimes")
     return SendHeader(
         request.text(name("producerGroup")),

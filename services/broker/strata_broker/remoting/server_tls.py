@@ -12,6 +12,7 @@ from strata_runtime.clock import Clock
 from strata_runtime.errors import ConfigError
 from strata_runtime.logs import get_logger
 from strata_runtime.tasks import RequestTasks, TooManyTasksError
+from strata_runtime.tls_policy import TlsPolicy
 
 _LOOK_AGAIN_S = 5.0
 _LOG = get_logger("remoting")
@@ -24,11 +25,19 @@ class ServerTls:
         certificate_file, key_file: PEM files.
         requests: own the look at the files, which a new connection begins.
         clock: monotonic time.
+        policy: lowest version of TLS, and ciphers.
     """
 
     def __init__(
-        self, certificate_file: str, key_file: str, requests: RequestTasks, *, clock: Clock
+        self,
+        certificate_file: str,
+        key_file: str,
+        requests: RequestTasks,
+        *,
+        clock: Clock,
+        policy: TlsPolicy | None = None,
     ) -> None:
+        self._policy = policy or TlsPolicy()
         self._files = Path(certificate_file), Path(key_file)
         self._requests = requests
         self._clock = clock
@@ -72,7 +81,7 @@ class ServerTls:
         seen = versions(self._files)
         certificate = tls.own(*self._files)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._policy.restrict(context)
         context.options |= ssl.OP_NO_RENEGOTIATION
         context.load_cert_chain(certificate.certificate_file, certificate.key_file, password="")
         return seen, context

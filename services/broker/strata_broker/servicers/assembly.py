@@ -20,6 +20,7 @@ from strata_broker.clients.connected_clients import ConnectedClients
 from strata_broker.clients.connection_balance import ConnectionBalancer
 from strata_broker.clients.peers import BrokerPeers
 from strata_broker.clients.provision import Provisioner
+from strata_broker.clients.replies import Replies
 from strata_broker.clients.route import Routes
 from strata_broker.clients.sessions import Sessions
 from strata_broker.clients.telemetry import Telemetry
@@ -136,6 +137,7 @@ class Operators:
         dropper: drops the data of deleted things.
         stats: load of the broker.
         consumers: the consumer groups of a topic.
+        replies: of consumers to clients that asked.
     """
 
     def __init__(
@@ -186,8 +188,14 @@ class Operators:
     def _meet_peers(self, others: PeerNetwork) -> None:
         view, clients = self._cluster.view, self._clients
         config, metrics = self._calls.config.peer, self._calls.metrics
+        call_timeout_s = config.call_timeout_ms / 1_000
+        self.replies = Replies(self._calls.config.remoting, call_timeout_s, metrics)
         connected = ConnectedClients(
-            clients.sessions, clients.telemetry, config, connections=clients.edge.connections
+            clients.sessions,
+            clients.telemetry,
+            config,
+            connections=clients.edge.connections,
+            takes_replies=self.replies.takes,
         )
         commands = ClientCommands(clients.telemetry, config, metrics)
         self._peer_ports = PeerPorts(
@@ -196,6 +204,7 @@ class Operators:
             connected,
             commands=commands,
             lite=clients.lite,
+            replies=self.replies,
         )
         self._peers = BrokerPeers(
             self._node_id,
@@ -207,6 +216,7 @@ class Operators:
             metrics=metrics,
         )
         clients.lite.tell_others = self._peers.sync_lite
+        self.replies.passed_by(self._peers)
         self._balancer = ConnectionBalancer(
             self._node_id,
             view,

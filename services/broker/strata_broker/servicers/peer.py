@@ -12,6 +12,7 @@ from strata_broker.base.failures import Methods
 from strata_broker.base.parsing import parse
 from strata_broker.clients.client_commands import ClientCommands
 from strata_broker.clients.connected_clients import ConnectedClients
+from strata_broker.clients.replies import Replies
 from strata_broker.receives.lite_subscriptions import LiteSubscriptions
 from strata_broker.servicers.peer_lite import take_lite
 from strata_edge.ports import CallError, CallInfo
@@ -27,6 +28,7 @@ class BrokerPeerServicer:
         clients: of this broker.
         commands: to them.
         lite: their subscriptions of lite topics.
+        replies: of consumers, to them.
         cluster: that this broker belongs to; None: it is not checked.
     """
 
@@ -36,10 +38,12 @@ class BrokerPeerServicer:
         commands: ClientCommands,
         lite: LiteSubscriptions,
         *,
+        replies: Replies,
         cluster: ClusterId | None = None,
     ) -> None:
         self._cluster = own(cluster)
         self._lite = lite
+        self._replies = replies
         self._clients = clients
         self._commands = commands
 
@@ -84,6 +88,15 @@ class BrokerPeerServicer:
         except DecodeError as error:
             raise CallError("INVALID_ARGUMENT", "not a SyncLiteRequest") from error
         return (await take_lite(self._lite, request)).SerializeToString()
+
+    async def push_reply(self, data: bytes, info: CallInfo) -> bytes:
+        """Give a reply to a client of this broker."""
+        self._check_cluster(info)
+        try:
+            request = parse(peer_pb2.PushReplyRequest, data)
+        except DecodeError as error:
+            raise CallError("INVALID_ARGUMENT", "not a PushReplyRequest") from error
+        return (await self._replies.answer(request)).SerializeToString()
 
     def _check_cluster(self, info: CallInfo) -> None:
         if not self._cluster.agrees(info.metadata.get(CLUSTER_HEADER, "")):

@@ -7,6 +7,7 @@ from strata_angelia.ports import CallContext, Server
 from strata_broker.base import errors
 from strata_broker.clients.client_commands import ClientCommands
 from strata_broker.clients.connected_clients import ConnectedClients
+from strata_broker.clients.replies import Replies
 from strata_broker.receives.lite_subscriptions import LiteSubscriptions
 from strata_broker.servicers.peer_lite import take_lite
 from strata_mq.requests import RequestError
@@ -21,14 +22,21 @@ class PeerPortServicer:
         clients: of this broker.
         commands: to them.
         lite: their subscriptions of lite topics.
+        replies: of consumers, to them.
     """
 
     def __init__(
-        self, clients: ConnectedClients, commands: ClientCommands, lite: LiteSubscriptions
+        self,
+        clients: ConnectedClients,
+        commands: ClientCommands,
+        lite: LiteSubscriptions,
+        *,
+        replies: Replies,
     ) -> None:
         self._clients = clients
         self._commands = commands
         self._lite = lite
+        self._replies = replies
 
     def register(self, server: Server) -> None:
         """Serve every RPC on a server that has not started."""
@@ -60,3 +68,9 @@ class PeerPortServicer:
     ) -> peer_pb2.SyncLiteResponse:
         """Take a subscription that another broker was told."""
         return await take_lite(self._lite, request)
+
+    async def push_reply(
+        self, request: peer_pb2.PushReplyRequest, context: CallContext
+    ) -> peer_pb2.PushReplyResponse:
+        """Give a reply to a client of this broker."""
+        return await self._replies.answer(request)

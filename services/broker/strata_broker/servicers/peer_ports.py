@@ -11,6 +11,7 @@ from collections.abc import Callable
 from strata_broker.base.failures import Methods
 from strata_broker.clients.client_commands import ClientCommands
 from strata_broker.clients.connected_clients import ConnectedClients
+from strata_broker.clients.replies import Replies
 from strata_broker.receives.lite_subscriptions import LiteSubscriptions
 from strata_broker.servicers.peer import BrokerPeerServicer
 from strata_broker.servicers.peer_port import PeerPortServicer
@@ -31,6 +32,7 @@ class PeerPorts:
         clients: of this broker.
         commands: to them.
         lite: their subscriptions of lite topics.
+        replies: of consumers, to them.
     """
 
     def __init__(
@@ -41,27 +43,33 @@ class PeerPorts:
         *,
         commands: ClientCommands,
         lite: LiteSubscriptions,
+        replies: Replies,
     ) -> None:
         self._host = host
         self._network = network
         self._clients = clients
         self._commands = commands
         self._lite = lite
+        self._replies = replies
 
     def register(self, client_edge: Edge, guarded: Guarded) -> None:
         """Serve on every port of a broker that has not started."""
         network = self._network
         servicer = BrokerPeerServicer(
-            self._clients, self._commands, self._lite, cluster=network.cluster
+            self._clients,
+            self._commands,
+            self._lite,
+            replies=self._replies,
+            cluster=network.cluster,
         )
         if network.peers_on_client_port:
             servicer.register(guarded(client_edge))
         if network.peer_edge is not None:
             servicer.register(guarded(network.peer_edge))
         if network.peer_server is not None:
-            PeerPortServicer(self._clients, self._commands, self._lite).register(
-                network.peer_server
-            )
+            PeerPortServicer(
+                self._clients, self._commands, self._lite, replies=self._replies
+            ).register(network.peer_server)
 
     async def start(self, client_port: int) -> list[str]:
         """Listen; return the endpoints to register: in plaintext, and under certificates if any.

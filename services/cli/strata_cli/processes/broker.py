@@ -19,7 +19,7 @@ from strata_cli.processes.data_folder import FolderRole
 from strata_cli.processes.edges import BrokerEdge
 from strata_cli.processes.place import ALONE, MachinePlace
 from strata_cli.processes.plugins import broker_plugins
-from strata_cli.processes.standalone_config import window_options, with_remoting_host
+from strata_cli.processes.standalone_config import window_options, with_remoting_defaults
 from strata_runtime.runtime import Runtime
 
 
@@ -54,7 +54,7 @@ def build(around: Surroundings) -> ProcessMember:
             rack=config.cluster.rack,
             machine=place.machine,
         ),
-        with_remoting_host(config),
+        with_remoting_defaults(config),
         ports.edge,
         network=network,
         runtime=Runtime(

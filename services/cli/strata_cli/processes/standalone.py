@@ -31,7 +31,7 @@ from strata_cli.processes.ready_line import ReadyLine
 from strata_cli.processes.standalone_config import (
     StandaloneConfig,
     window_options,
-    with_remoting_host,
+    with_remoting_defaults,
 )
 from strata_metadata import PresenceOptions
 from strata_metadata.errors import MetaRefused
@@ -251,7 +251,7 @@ class Standalone:
         )
         return BrokerApp(
             BrokerIdentity(self._folder.identity.broker_node_id, self._boot_id, node.host),
-            with_remoting_host(self._config),
+            with_remoting_defaults(self._config),
             ports.edge,
             network=BrokerNetwork(
                 [f"inproc:{NAMESERVER}"],

@@ -311,11 +311,21 @@ class StandaloneConfig(BrokerConfig):
         return type(self).model_validate(values)
 
 
-def with_remoting_host(config: ConfigT) -> ConfigT:
-    """Return a configuration whose port for remoting clients is on the address of the others."""
-    if config.remoting.port is None or config.remoting.host:
+def with_remoting_defaults(config: ConfigT) -> ConfigT:
+    """Return a configuration whose remoting port has what it takes from other sections.
+
+    These are the address of the other ports, and the policy of TLS.
+    """
+    remoting, edge = config.remoting, config.edge
+    if remoting.port is None:
         return config
-    return config.with_flags(remoting={"host": config.node.host})
+    ciphers = edge.tls_ciphers if remoting.tls_ciphers is None else remoting.tls_ciphers
+    taken = {
+        "host": remoting.host or config.node.host,
+        "min_tls_version": remoting.min_tls_version or edge.min_tls_version,
+        "tls_ciphers": ciphers,
+    }
+    return config.with_flags(remoting=taken)
 
 
 def standalone_part(config: StandaloneConfig) -> StandaloneConfig:

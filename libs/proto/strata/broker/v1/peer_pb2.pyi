@@ -85,6 +85,77 @@ class SyncLiteResponse(_message.Message):
 Global___SyncLiteResponse: _TypeAlias = SyncLiteResponse  # noqa: Y015
 
 @_typing.final
+class PushReplyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class FieldsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    FIELDS_FIELD_NUMBER: _builtins.int
+    BODY_FIELD_NUMBER: _builtins.int
+    client_id: _builtins.str
+    """Of the client that asked."""
+    body: _builtins.bytes
+    @_builtins.property
+    def fields(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Header and body of the request of the remoting protocol that the client gets."""
+
+    def __init__(
+        self,
+        *,
+        client_id: _builtins.str = ...,
+        fields: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        body: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "client_id", b"client_id", "fields", b"fields"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PushReplyRequest: _TypeAlias = PushReplyRequest  # noqa: Y015
+
+@_typing.final
+class PushReplyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status:
+        """NOT_FOUND: the client is not connected here; REQUEST_TIMEOUT: it did not answer."""
+
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PushReplyResponse: _TypeAlias = PushReplyResponse  # noqa: Y015
+
+@_typing.final
 class CountConnectionsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -189,6 +260,7 @@ class ConnectedClient(_message.Message):
     TOPICS_FIELD_NUMBER: _builtins.int
     HEARD_MS_FIELD_NUMBER: _builtins.int
     HAS_STREAM_FIELD_NUMBER: _builtins.int
+    TAKES_REPLIES_FIELD_NUMBER: _builtins.int
     client_id: _builtins.str
     client_type: _definition_pb2.ClientType.ValueType
     language: _definition_pb2.Language.ValueType
@@ -202,6 +274,8 @@ class ConnectedClient(_message.Message):
     heard_ms: _builtins.int
     has_stream: _builtins.bool
     """This broker can send commands to the client."""
+    takes_replies: _builtins.bool
+    """This broker can give replies of consumers to the client (remoting protocol)."""
     @_builtins.property
     def subscriptions(self) -> _containers.MessageMap[_builtins.str, _definition_pb2.FilterExpression]:
         """topic -> filter"""
@@ -225,10 +299,11 @@ class ConnectedClient(_message.Message):
         topics: _abc.Iterable[_builtins.str] | None = ...,
         heard_ms: _builtins.int = ...,
         has_stream: _builtins.bool = ...,
+        takes_replies: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "client_id", b"client_id", "client_type", b"client_type", "consumer_group", b"consumer_group", "has_stream", b"has_stream", "heard_ms", b"heard_ms", "hostname", b"hostname", "language", b"language", "namespace", b"namespace", "subscriptions", b"subscriptions", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "client_id", b"client_id", "client_type", b"client_type", "consumer_group", b"consumer_group", "has_stream", b"has_stream", "heard_ms", b"heard_ms", "hostname", b"hostname", "language", b"language", "namespace", b"namespace", "subscriptions", b"subscriptions", "takes_replies", b"takes_replies", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

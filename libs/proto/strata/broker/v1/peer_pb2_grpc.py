@@ -54,6 +54,11 @@ class PeerServiceStub(object):
                 request_serializer=strata_dot_broker_dot_v1_dot_peer__pb2.SyncLiteRequest.SerializeToString,
                 response_deserializer=strata_dot_broker_dot_v1_dot_peer__pb2.SyncLiteResponse.FromString,
                 _registered_method=True)
+        self.PushReply = channel.unary_unary(
+                '/strata.broker.v1.PeerService/PushReply',
+                request_serializer=strata_dot_broker_dot_v1_dot_peer__pb2.PushReplyRequest.SerializeToString,
+                response_deserializer=strata_dot_broker_dot_v1_dot_peer__pb2.PushReplyResponse.FromString,
+                _registered_method=True)
 
 
 class PeerServiceServicer(object):
@@ -87,6 +92,13 @@ class PeerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PushReply(self, request, context):
+        """Gives a consumer's reply to the client that asked, which is connected here.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -109,6 +121,11 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     servicer.SyncLite,
                     request_deserializer=strata_dot_broker_dot_v1_dot_peer__pb2.SyncLiteRequest.FromString,
                     response_serializer=strata_dot_broker_dot_v1_dot_peer__pb2.SyncLiteResponse.SerializeToString,
+            ),
+            'PushReply': grpc.unary_unary_rpc_method_handler(
+                    servicer.PushReply,
+                    request_deserializer=strata_dot_broker_dot_v1_dot_peer__pb2.PushReplyRequest.FromString,
+                    response_serializer=strata_dot_broker_dot_v1_dot_peer__pb2.PushReplyResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -219,6 +236,33 @@ class PeerService(object):
             '/strata.broker.v1.PeerService/SyncLite',
             strata_dot_broker_dot_v1_dot_peer__pb2.SyncLiteRequest.SerializeToString,
             strata_dot_broker_dot_v1_dot_peer__pb2.SyncLiteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PushReply(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.broker.v1.PeerService/PushReply',
+            strata_dot_broker_dot_v1_dot_peer__pb2.PushReplyRequest.SerializeToString,
+            strata_dot_broker_dot_v1_dot_peer__pb2.PushReplyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,8 @@ class PeerServiceStub:
     """How many clients are connected to this broker."""
     SyncLite: _grpc.UnaryUnaryMultiCallable[_peer_pb2.SyncLiteRequest, _peer_pb2.SyncLiteResponse]
     """Tells what a client asked another broker for: clients receive from any broker."""
+    PushReply: _grpc.UnaryUnaryMultiCallable[_peer_pb2.PushReplyRequest, _peer_pb2.PushReplyResponse]
+    """Gives a consumer's reply to the client that asked, which is connected here."""
 
 @_typing.type_check_only
 class PeerServiceAsyncStub(PeerServiceStub):
@@ -51,6 +53,8 @@ class PeerServiceAsyncStub(PeerServiceStub):
     """How many clients are connected to this broker."""
     SyncLite: _aio.UnaryUnaryMultiCallable[_peer_pb2.SyncLiteRequest, _peer_pb2.SyncLiteResponse]  # type: ignore[assignment]
     """Tells what a client asked another broker for: clients receive from any broker."""
+    PushReply: _aio.UnaryUnaryMultiCallable[_peer_pb2.PushReplyRequest, _peer_pb2.PushReplyResponse]  # type: ignore[assignment]
+    """Gives a consumer's reply to the client that asked, which is connected here."""
 
 class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -84,5 +88,13 @@ class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_peer_pb2.SyncLiteResponse, _abc.Awaitable[_peer_pb2.SyncLiteResponse]]:
         """Tells what a client asked another broker for: clients receive from any broker."""
+
+    @_abc_1.abstractmethod
+    def PushReply(
+        self,
+        request: _peer_pb2.PushReplyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_peer_pb2.PushReplyResponse, _abc.Awaitable[_peer_pb2.PushReplyResponse]]:
+        """Gives a consumer's reply to the client that asked, which is connected here."""
 
 def add_PeerServiceServicer_to_server(servicer: PeerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -62,6 +62,12 @@ final class RemotingOperations {
         return startProducer(name, producer);
       case "send":
         return send(producers.get(name), command);
+      case "request":
+        return Requests.request(
+            producers.get(name),
+            message(command, Base64.getDecoder().decode(text(command, "body"))),
+            text(command, "how"),
+            command.get("timeout_ms").getAsLong());
       case "recall":
         return recall(producers.get(name), text(command, "topic"), text(command, "handle"));
       case "push":
@@ -210,7 +216,10 @@ final class RemotingOperations {
     }
     long stallMs = command.has("stall_ms") ? command.get("stall_ms").getAsLong() : 0;
     Deliveries seen = new Deliveries(command.get("failures").getAsInt(), stallMs);
-    if (text(command, "model").equals("orderly")) {
+    if (command.has("replies_by")) {
+      // A producer of its own sends the replies.
+      Requests.replyTo(consumer, seen, producers.get(text(command, "replies_by")));
+    } else if (text(command, "model").equals("orderly")) {
       consumer.registerMessageListener((MessageListenerOrderly) seen::orderly);
     } else {
       consumer.registerMessageListener((MessageListenerConcurrently) seen::concurrently);

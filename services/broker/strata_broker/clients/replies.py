@@ -1,0 +1,165 @@
+"""Replies of consumers on their way to the clients that asked, at this broker or another one.
+
+A producer of the remoting protocol sends a request as a message, and a consumer replies to the
+producer's client id. The consumer's broker rarely has a connection with that client, and brokers
+share no state. So it asks all brokers which of them has one, gives the reply to that broker, and
+remembers it for the client's next replies. A broker that does not know the client says so.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Protocol
+
+from strata.broker.v1 import peer_pb2
+from strata_broker.base import errors
+from strata_broker.base.metrics import METRICS
+from strata_broker.base.remoting_config import RemotingSection
+from strata_broker.clients.client_commands import not_connected
+from strata_broker.clients.peers import require_ok
+from strata_mq.requests import Code, RequestError
+from strata_runtime.limits import Limit
+from strata_runtime.metrics import Metrics
+
+
+class ReplyTaker(Protocol):
+    """Clients of this broker that wait for replies."""
+
+    def takes(self, client_id: str) -> bool:
+        """Whether a client is connected here."""
+
+    async def push(self, request: peer_pb2.PushReplyRequest) -> None:
+        """Give a client a reply, and wait until it has taken it.
+
+        Raises:
+            RequestError: NOT_FOUND: the client is not connected here; REQUEST_TIMEOUT: it does not
+                answer; INTERNAL_SERVER_ERROR: it refused the reply.
+        """
+
+
+class ReplyPeers(Protocol):
+    """The other brokers."""
+
+    async def takers_of_replies(self, client_id: str) -> list[str]:
+        """Return the node ids of the other brokers that a client is connected to, latest first."""
+
+    async def push_reply(
+        self, node_id: str, request: peer_pb2.PushReplyRequest, timeout_s: float
+    ) -> peer_pb2.PushReplyResponse | None:
+        """Give a reply to a broker; None: it did not answer."""
+
+
+class Replies:
+    """See the module docstring. Used on the event loop only.
+
+    Args:
+        config: times and limits.
+        peer_timeout_s: for a call to another broker, beside the time of the client.
+        metrics: what is counted.
+    """
+
+    def __init__(self, config: RemotingSection, peer_timeout_s: float, metrics: Metrics) -> None:
+        self._max_places = config.max_reply_places
+        self._timeout_s = config.reply_timeout_ms / 1_000 + peer_timeout_s
+        self._taker: ReplyTaker | None = None
+        self._peers: ReplyPeers | None = None
+        # client id -> node id of the broker that took its last reply
+        self._places: OrderedDict[str, str] = OrderedDict()
+        metrics.declare(METRICS)
+        self._limit = Limit("remoting replies", config.max_replies, "replies", metrics=metrics)
+        self._counted = metrics.counter("strata_broker_remoting_replies_total")
+        metrics.gauge("strata_broker_remoting_reply_places", lambda: len(self._places))
+
+    def taken_by(self, taker: ReplyTaker) -> None:
+        """Give replies to clients of this broker by a taker; without one there are none."""
+        self._taker = taker
+
+    def passed_by(self, peers: ReplyPeers) -> None:
+        """Give replies to clients of other brokers by these."""
+        self._peers = peers
+
+    def takes(self, client_id: str) -> bool:
+        """Whether a client that may wait for replies is connected here."""
+        return self._taker is not None and self._taker.takes(client_id)
+
+    async def answer(self, request: peer_pb2.PushReplyRequest) -> peer_pb2.PushReplyResponse:
+        """Take a reply from another broker, for a client of this one."""
+        try:
+            await self._push_here(request)
+        except RequestError as bad:
+            return peer_pb2.PushReplyResponse(status=errors.status_of(bad))
+        return peer_pb2.PushReplyResponse(status=errors.ok_status())
+
+    async def push(self, request: peer_pb2.PushReplyRequest) -> None:
+        """Give a client a reply, wherever it is connected.
+
+        Raises:
+            RequestError: NOT_FOUND: no broker has a connection with the client; REQUEST_TIMEOUT:
+                the client or its broker does not answer; INTERNAL_SERVER_ERROR: the client refused
+                it; TOO_MANY_REQUESTS.
+        """
+        if not self._limit.try_take():
+            raise errors.too_many_requests("too many replies are under way (remoting.max_replies)")
+        outcome = "failed"
+        try:
+            outcome = await self._push(request)
+        except RequestError as bad:
+            if bad.code is Code.NOT_FOUND:
+                outcome = "gone"
+            raise
+        finally:
+            self._limit.give_back()
+            self._counted.add(1, {"outcome": outcome})
+
+    async def _push(self, request: peer_pb2.PushReplyRequest) -> str:
+        if self.takes(request.client_id):
+            await self._push_here(request)
+            return "here"
+        if not await self._push_to_known(request):
+            await self._push_to_found(request)
+        return "forwarded"
+
+    async def _push_here(self, request: peer_pb2.PushReplyRequest) -> None:
+        if self._taker is None:
+            raise not_connected(request.client_id)
+        await self._taker.push(request)
+
+    async def _push_to_known(self, request: peer_pb2.PushReplyRequest) -> bool:
+        """Try the broker that took the client's last reply; whether it took this one, too."""
+        node_id = self._places.get(request.client_id)
+        if node_id is None:
+            return False
+        try:
+            await self._push_to(node_id, request)
+        except RequestError as bad:
+            self._places.pop(request.client_id, None)
+            # A broker that said nothing may have given the reply to the client.
+            if bad.code is Code.NOT_FOUND:
+                return False
+            raise
+        return True
+
+    async def _push_to_found(self, request: peer_pb2.PushReplyRequest) -> None:
+        """Ask all brokers for the client; a broker that has just lost it is passed over."""
+        client_id = request.client_id
+        found = await self._peers.takers_of_replies(client_id) if self._peers is not None else []
+        for node_id in found:
+            try:
+                await self._push_to(node_id, request)
+            except RequestError as bad:
+                if bad.code is Code.NOT_FOUND:
+                    continue
+                raise
+            self._places[client_id] = node_id
+            self._places.move_to_end(client_id)
+            if len(self._places) > self._max_places:
+                self._places.popitem(last=False)
+            return
+        raise not_connected(client_id)
+
+    async def _push_to(self, node_id: str, request: peer_pb2.PushReplyRequest) -> None:
+        assert self._peers is not None, "there are no other brokers"
+        response = await self._peers.push_reply(node_id, request, self._timeout_s)
+        if response is None:
+            raise RequestError(Code.REQUEST_TIMEOUT, f"broker {node_id} did not answer")
+        require_ok(response)

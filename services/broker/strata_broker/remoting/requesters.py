@@ -1,0 +1,61 @@
+"""Clients of this broker that may wait for replies of consumers: all that have sent a heartbeat."""
+
+from __future__ import annotations
+
+import asyncio
+
+from strata.broker.v1 import peer_pb2
+from strata_broker.clients.client_commands import not_connected
+from strata_broker.remoting.exchange import RemotingPeer
+from strata_mq.requests import Code, RequestError
+from strata_remoting import RemotingCommand, RequestCode, ResponseCode
+
+
+class Requesters:
+    """See the module docstring; a `ReplyTaker`.
+
+    Args:
+        reply_timeout_ms: for a client to take a reply.
+    """
+
+    def __init__(self, reply_timeout_ms: int) -> None:
+        self._timeout_s = reply_timeout_ms / 1_000
+        # The latest connection of a client, by its id.
+        self._clients: dict[str, RemotingPeer] = {}
+
+    def heard(self, client: RemotingPeer) -> None:
+        """Note a heartbeat."""
+        self._clients[client.client_id] = client
+
+    def disconnected(self, client: RemotingPeer) -> None:
+        """Forget a connection that ended; one that its client has replaced is forgotten already."""
+        if self._clients.get(client.client_id) is client:
+            del self._clients[client.client_id]
+
+    def takes(self, client_id: str) -> bool:
+        """See `ReplyTaker.takes`."""
+        return client_id in self._clients
+
+    async def push(self, request: peer_pb2.PushReplyRequest) -> None:
+        """See `ReplyTaker.push`."""
+        client = self._clients.get(request.client_id)
+        if client is None:
+            raise not_connected(request.client_id)
+        command = RemotingCommand(
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, fields=dict(request.fields), body=request.body
+        )
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                answer = await client.ask(command)
+        except TimeoutError:
+            raise RequestError(
+                Code.REQUEST_TIMEOUT,
+                f"client {request.client_id} did not take the reply within {self._timeout_s:g} s",
+            ) from None
+        except ConnectionError:
+            raise not_connected(request.client_id) from None
+        if answer.code != ResponseCode.SUCCESS:
+            raise RequestError(
+                Code.INTERNAL_SERVER_ERROR,
+                f"client {request.client_id} refused the reply: {answer.remark}",
+            )
