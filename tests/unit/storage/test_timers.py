@@ -203,7 +203,7 @@ async def test_a_row_that_cannot_be_read_delays_no_other_message() -> None:
 
 
 async def test_a_check_that_was_decided_is_sent_although_another_row_is_damaged() -> None:
-    """Else it would count as being on its way for ever, and in the end no check would be made."""
+    """Else it would count as being on its way without end, and at last no check would be made."""
     leader = LeaderUnderTest(QUICK)
     producer = await Producer(leader).connect(TOPIC_ID)
     async with running(leader):
@@ -218,7 +218,7 @@ async def test_a_check_that_was_decided_is_sent_although_another_row_is_damaged(
 
 
 async def test_queues_that_cannot_be_read_do_not_end_deliveries() -> None:
-    """What was decided is undone and decided again; nobody waits for ever."""
+    """Their decisions are undone and made again; nobody waits without end."""
     leader = LeaderUnderTest(QUICK)
     async with running(leader):
         half = leader.half()

@@ -31,7 +31,7 @@ from strata_storage.leading.pin_sweep import holds_entry
 from strata_storage.rows.machine import GroupMachine
 from strata_storage.upkeep.checkpointer import Checkpointer, CheckpointReplica
 from strata_storage.upkeep.instruments import Instruments
-from strata_storage.upkeep.retention import low_indexes
+from strata_storage.upkeep.retention import low_indexes, queues_in_turns
 
 # Rows looked at before the event loop gets a turn.
 _ROWS_PER_TURN = 500
@@ -211,7 +211,8 @@ async def _retained_indexes(machine: GroupMachine, last_index: int) -> set[int]:
     """Return the raft indexes up to `last_index` of entries that rows cannot do without."""
     indexes: set[int] = set()
     seen = 0
-    for topic_id, queue, row in list(machine.rows.queues.all()):
+    # A queue that comes meanwhile has newer entries, and pins for what waited.
+    async for topic_id, queue, row in queues_in_turns(machine):
         if row.min_offset == row.next_offset:
             continue
         begin = max(row.min_offset, machine.tier.local_offset(topic_id, queue))

@@ -73,7 +73,7 @@ async def plan_trim(
     low_index = machine.state.raft_index + 1
     # Id rows of yesterday stay: repeats of sends and ends of transactions are looked up in them.
     oldest_ms = now_ms - MESSAGE_DAY_MS
-    async for topic_id, queue, row in _queues(machine):
+    async for topic_id, queue, row in queues_in_turns(machine):
         if row.min_offset == row.next_offset:
             continue
         retention_ms = source.retention_ms(topic_id)
@@ -106,8 +106,11 @@ async def plan_trim(
     return TrimCommand(low_index, oldest_ms, trimmed, pins.runs, pins.pending)
 
 
-async def _queues(machine: GroupMachine) -> AsyncIterator[tuple[int, int, QueueRow]]:
-    """Iterate (topic, queue, row) of all queues; one that comes meanwhile may be left out."""
+async def queues_in_turns(machine: GroupMachine) -> AsyncIterator[tuple[int, int, QueueRow]]:
+    """Yield (topic, queue, row) of all queues; one that comes meanwhile may be left out.
+
+    The event loop has other turns in between, and the rows are never in memory all at once.
+    """
     place = None
     while page := machine.rows.queues.after(place, _QUEUES_PER_TURN):
         for each in page:

@@ -39,7 +39,7 @@ _PREFIX = re.compile(r"CODE: \d+ +DESC: ")
 
 
 class AlreadyThere(RemotingRefusal):
-    """What is to be made exists: this broker may not see it yet."""
+    """The call would make a thing that exists; this broker may not see it yet."""
 
 
 class OperatorFace:

@@ -447,8 +447,8 @@ class GroupPopper:
     def _may_be_ready(self, queue: int, topic_id: int, found: LeaseSet | None, now_ms: int) -> bool:
         """Whether a queue may give something now.
 
-        What is not in memory and cannot be read may: the next pop finds out. Leases that this pop
-        took must not get lost by it.
+        A queue may whose set or row is not in memory or cannot be read: the next pop finds out.
+        Leases that this pop took must not get lost by it.
         """
         try:
             row = self._machine.queues.get(topic_id, queue)
