@@ -254,6 +254,22 @@ def test_users(node: AdminNode, mqadmin: MqAdmin, name: str) -> None:
     assert "CODE: 1 " in mqadmin.run("getUser", *place, "-u", name)
 
 
+def test_modes_of_consumers(node: AdminNode, mqadmin: MqAdmin, name: str) -> None:
+    """A group pops a topic or pulls it; a topic or a group that does not exist is told."""
+    node.create_topic(name)
+    node.create_group(f"{name}-g")
+    address = ("-b", node.nameserver)
+    for mode, shown in (("POP", [name]), ("POP", [name]), ("PULL", [])):
+        which = ("-t", name, "-g", f"{name}-g", "-m", mode, "-q", "0")
+        printed = mqadmin.run("setConsumeMode", *address, *which)
+        assert f"set consume mode to {node.nameserver} success." in printed
+        assert node.strata("group", "show", f"{name}-g")["pop_topics"] == shown
+    wrong = ("-t", f"{name}-absent", "-g", f"{name}-g", "-m", "POP", "-q", "0")
+    assert "not exist" in mqadmin.run("setConsumeMode", *address, *wrong)
+    wrong = ("-t", name, "-g", f"{name}-absent", "-m", "POP", "-q", "0")
+    assert "CODE: 26" in mqadmin.run("setConsumeMode", *address, *wrong)
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
@@ -272,7 +288,6 @@ def test_users(node: AdminNode, mqadmin: MqAdmin, name: str) -> None:
         ("getBrokerEpoch -b strata-r00", "there is no controller"),
         ("getColdDataFlowCtrInfo -b ADDRESS", "there is no cold data control"),
         ("updateStaticTopic -t static -qn 2 -c DefaultCluster", "there is no static topic"),
-        ("setConsumeMode -b ADDRESS -t t -g g -m POP -q 1", "there is no switch"),
         ("listAcl -b ADDRESS", "rights are policies of users here"),
         ("createUser -b ADDRESS -u u -p p", "users are made with strata user create"),
     ],

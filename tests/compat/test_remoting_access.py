@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,6 +88,36 @@ def test_keys_decide(guarded: GuardedNode, secret_key: str, version: str, name: 
             driver.producer(f"shop-{name}").send(topic, b"x")
     assert guarded.strata("message", "query", foreign)["messages"] == []
     assert len(guarded.strata("message", "query", topic)["messages"]) == 3
+
+
+@pytest.mark.parametrize("version", VERSIONS[1:])
+def test_pops_need_the_rights_of_receives(
+    guarded: GuardedNode, secret_key: str, version: str, name: str
+) -> None:
+    """An admin sets the mode; a user pops and acks with signed requests and signed handles."""
+    topic, group = guarded.create_topic(f"shop-{name}", "--queues", "2"), f"shop-{name}-g"
+    guarded.create_group(group)
+    admin = (guarded.keys["STRATA_ACCESS_KEY"], guarded.keys["STRATA_SECRET_KEY"])
+    with (
+        RemotingDriver(version, guarded.nameserver, admin) as operator,
+        RemotingDriver(version, guarded.nameserver, (USER, secret_key)) as user,
+    ):
+        producer = user.producer(f"shop-{name}")
+        producer.send(topic, b"1")
+        with pytest.raises(ClientError):
+            producer.request_mode(topic, group, "POP")
+        operator.producer(f"admin-{name}").request_mode(topic, group, "POP")
+        consumer = user.consumer(f"shop-{name}-c", group, topic, pop_invisible_ms=60_000)
+        [got] = consumer.delivered(1)
+        assert (got.body, got.properties["POP_CK"].count(" ")) == (b"1", 8)
+        producer.send(topic, b"2")
+        consumer.delivered(2)
+        ends = time.monotonic() + 30
+        while (shown := guarded.strata("group", "show", group))["in_flight"] or shown["lag"]:
+            assert time.monotonic() < ends, shown
+            time.sleep(0.2)
+        consumer.close()
+        producer.close()
 
 
 @pytest.mark.parametrize("version", VERSIONS)

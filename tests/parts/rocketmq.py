@@ -24,17 +24,19 @@ class RocketMq:
 
     Args:
         folder: an existing folder.
+        is_synchronous: the broker flushes before it answers.
 
     Attributes:
         nameserver: HOST:PORT.
         broker: HOST:PORT.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_synchronous: bool = False) -> None:
         jars = install.TARGET / "rocketmq" / "lib"
         if not jars.is_dir() or shutil.which("java") is None:
             absent("RocketMQ is missing: make compat-rocketmq")
         self._folder = folder
+        self._flush = "SYNC_FLUSH" if is_synchronous else "ASYNC_FLUSH"
         self._jars = jars
         self._processes = Processes(folder)
         port = free_ports(6)
@@ -116,7 +118,7 @@ class RocketMq:
                 "maxIndexNum": 100_000,
                 "autoCreateTopicEnable": "false",
                 "autoCreateSubscriptionGroup": "true",
-                "flushDiskType": "ASYNC_FLUSH",
+                "flushDiskType": self._flush,
             },
         )
 

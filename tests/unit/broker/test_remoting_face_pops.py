@@ -34,7 +34,7 @@ class Popping:
 
     def __init__(self) -> None:
         self.face = MessagingFace(self)
-        self.call = FacePop(b"", FaceCaller({}, "127.0.0.1:1"), ANY_QUEUE, 1_000)
+        self.call = FacePop(b"", FaceCaller({}, "127.0.0.1:1"), ANY_QUEUE, wait_ms=1_000)
         self.left = self.given_back = 0
         self.got: list[bytes] = []
 

@@ -109,6 +109,22 @@ def test_a_group_that_a_message_names_is_found_by_its_heartbeat() -> None:
     assert producers.changes == 2
 
 
+def test_a_client_that_may_not_send_to_a_topic_is_found_for_others() -> None:
+    """A heartbeat with fewer rights ends the questions about one topic, not those about others."""
+    producers = FakeProducers()
+    groups = groups_of(producers)
+    client: Any = Client()
+    groups.heard(client, ["payers"], lambda _: True)
+    groups.find(ProducersOf(TOPIC, "payers"))
+    groups.heard(client, ["payers"], lambda topic: topic == "other")
+    assert producers.streams == set()
+    groups.find(ProducersOf(TOPIC, "payers"))
+    assert producers.streams == set()
+    groups.find(ProducersOf(("", "other"), "payers"))
+    assert len(producers.streams) == 1
+    assert producers.changes == 1
+
+
 def test_a_consumer_alone_has_no_producer_to_ask() -> None:
     """Storage reads no message for a broker that has consumers only."""
     groups = groups_of(FakeProducers())

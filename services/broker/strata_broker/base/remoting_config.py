@@ -125,8 +125,7 @@ class RemotingSection(Section):
         default=10_000,
         ge=1,
         description="Most producer groups whose topics with transactional messages are remembered; "
-        "producers of a group that was forgotten are asked for decisions again once one of them "
-        "has sent such a message.",
+        "the topics of a group that was forgotten are learned again from its messages.",
     )
     member_timeout_ms: int = Field(
         default=120_000,

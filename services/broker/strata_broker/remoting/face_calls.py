@@ -104,7 +104,7 @@ class FacePop(PoppingCall, _FaceCall):
 
     method = RECEIVE
 
-    def __init__(self, request: bytes, caller: FaceCaller, queue: int, wait_ms: int) -> None:
+    def __init__(self, request: bytes, caller: FaceCaller, queue: int, *, wait_ms: int) -> None:
         PoppingCall.__init__(self, queue, wait_ms)
         _FaceCall.__init__(self, request, caller)
         self._on_gone: Callable[[], None] | None = None

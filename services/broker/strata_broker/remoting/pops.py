@@ -98,7 +98,7 @@ class RemotingPops:
         invisible_ms = max(1, min(request.number("invisibleTime"), _MOST_MS))
         wait_ms = max(0, min(request.number("pollTime"), _MOST_MS))
         wanted = self._wanted(request, group, topic, queue, invisible_ms)
-        call = FacePop(wanted.SerializeToString(), exchange.caller(group), queue, wait_ms)
+        call = FacePop(wanted.SerializeToString(), exchange.caller(group), queue, wait_ms=wait_ms)
         waiting = self._waiting.setdefault(client, set())
         waiting.add(call)
         try:

@@ -153,7 +153,7 @@ class ProducerGroups:
         for group in wanted & self._topics.keys():
             allowed = [topic for topic in self._topics[group] if may_send(topic[1])]
             if len(allowed) < len(self._topics[group]):
-                self.left(client, group)
+                self._stop_asking(client, group)
             for topic in allowed:
                 self._join(client, group, topic)
 
@@ -189,9 +189,7 @@ class ProducerGroups:
         existed = self.exist
         self._heard.left(client, group)
         self._tell_if_changed(existed=existed)
-        stream = self._streams.get(client, {}).pop(group, None)
-        if stream is not None:
-            self._producers.left(stream)
+        self._stop_asking(client, group)
 
     def disconnected(self, client: RemotingPeer) -> None:
         """Forget a connection that ended."""
@@ -199,6 +197,11 @@ class ProducerGroups:
         self._heard.disconnected(client)
         self._tell_if_changed(existed=existed)
         for stream in self._streams.pop(client, {}).values():
+            self._producers.left(stream)
+
+    def _stop_asking(self, client: RemotingPeer, group: str) -> None:
+        stream = self._streams.get(client, {}).pop(group, None)
+        if stream is not None:
             self._producers.left(stream)
 
     def _tell_if_changed(self, *, existed: bool) -> None:
