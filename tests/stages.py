@@ -87,6 +87,7 @@ PARTS = (
     Part("tests/integration/broker/test_remoting_transactions.py", TEST, 20),
     Part("tests/integration/cli/", TEST, 195),
     Part("tests/integration/cli/test_autoscaler.py", TEST, 15),
+    Part("tests/integration/cli/test_container_full_disk.py", FULL, 60),
     Part("tests/integration/cli/test_container_members.py", FULL, 120),
     Part("tests/integration/cli/test_distribution.py", FULL, 60),
     Part("tests/integration/cli/test_machine_starts.py", TEST, 25),

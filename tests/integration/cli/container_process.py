@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,21 @@ class Running:
     Args:
         arguments: of the command `strata`.
         options: variables of its configuration.
+        program: what runs the command; by default it runs by itself.
 
     Attributes:
         lines: of standard output.
         errors: of standard error.
     """
 
-    def __init__(self, *arguments: str, options: Mapping[str, str] = OPTIONS) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        options: Mapping[str, str] = OPTIONS,
+        program: Sequence[str] = (),
+    ) -> None:
         self.process = subprocess.Popen(
-            [*STRATA, *arguments],
+            [*program, *STRATA, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

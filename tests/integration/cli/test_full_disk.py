@@ -51,7 +51,6 @@ def health(node: Node) -> dict[str, Any]:
     return shown
 
 
-@pytest.mark.skipif(bool(missing()), reason=f"no mount namespaces here: {missing()}")
 def stopped(node: Node) -> list[str]:
     """Return the roles of the nodes whose disk is named as full."""
     reasons = health(node)["reasons"]
@@ -62,6 +61,7 @@ def stopped(node: Node) -> list[str]:
     )
 
 
+@pytest.mark.skipif(bool(missing()), reason=f"no mount namespaces here: {missing()}")
 def test_a_full_disk_is_named_and_taken_back(start_node: StartNode, tmp_path: Path) -> None:
     """Sends and new topics say why they are refused, the node stays up, and nothing is lost."""
     data = tmp_path / "data"

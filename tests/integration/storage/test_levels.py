@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
+from strata_testing import ManualClock
 from strata_testing.storage_node import (
     CONTEXT,
     DEAD_LETTER_TOPIC_ID,
@@ -19,6 +21,7 @@ from strata_testing.storage_node import (
 )
 from tests.integration.storage.test_deliverables import BROKER, STREAM, told_by
 from tests.integration.storage.test_filters import names, stored, tags
+from tests.integration.storage.tiered_node import Tier, empty_log, fill, tiered_node, upload
 
 TOP = TOPIC.queue_count - 1
 ALL = pb.LevelRange(lowest=0, highest=TOP)
@@ -127,3 +130,33 @@ async def test_without_levels_the_queues_take_turns(node: NodeUnderTest) -> None
     popped = await node.pop()
     assert sorted(shown(popped)) == [(0, b"a"), (3, b"b")]
     assert popped.ready_levels == 0
+
+
+async def test_the_highest_level_comes_first_when_only_the_tier_has_messages(
+    tmp_path: Path,
+) -> None:
+    """Levels of the tier and of the log are one order; also after a restart."""
+    tier, clock = Tier(), ManualClock()
+    async with tiered_node(tmp_path, tier, clock=clock) as node:
+        expected = await fill(node, random.Random(5), 26)
+        await upload(node)
+        await empty_log(node)
+        levels = sorted(expected, reverse=True)
+        # One message is left in the log, in a higher level.
+        for level, body in ((TOP, b"last"), (levels[0], expected[levels[0]][0])):
+            first = await node.pop(levels=ALL, max_messages=1)
+            assert shown(first) == [(level, body)]
+            await node.ack(*map(lease_of, first.messages))
+    async with tiered_node(tmp_path, tier, clock=clock) as node:
+        node.sequence = 1_000
+        # A new message of a level that is in the tier otherwise comes behind the older ones.
+        await send(node, levels[-1], "new")
+        got: list[tuple[int, bytes]] = []
+        while True:
+            popped = await node.pop(levels=ALL)
+            if not shown(popped):
+                break
+            got += shown(popped)
+            await node.ack(*map(lease_of, popped.messages))
+    wanted = [(level, body) for level in levels for body in expected[level]]
+    assert got == [*wanted[1:], (levels[-1], b"new")]

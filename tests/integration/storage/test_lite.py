@@ -15,11 +15,14 @@ from strata_mq.slots import FIRST_LITE_QUEUE, fifo_queue, lite_home
 from strata_state.ports import RowBatch
 from strata_storage.base.disk_guard import DiskMark
 from strata_storage.base.errors import Refused
+from strata_storage.leading.pops.lease_calls import ResetTarget
 from strata_storage.lite.group import LiteGroup
 from strata_storage.lite.leader import LiteLeader
 from strata_storage.lite.options import LiteOptions
 from strata_storage.lite.plugin import LiteStoragePlugin
 from strata_storage.lite.servicer import LiteServicer
+from strata_storage.rows.ownership import Topic
+from strata_testing import until
 from strata_testing.storage_node import (
     CONTEXT,
     GROUP,
@@ -223,6 +226,23 @@ async def test_the_end_leaves_no_leases_and_deletes_few_ranges(
         assert ended == len(numbers) - len(alive) > 0
         assert {key[2] for key, _ in rows.leases.all()} <= alive
         assert len(ranges) == ended
+
+
+async def test_a_reset_waits_for_the_end_of_a_lite_topic(tmp_path: Path) -> None:
+    """Rows that came behind the end would stay for ever."""
+    async with node_under_test(tmp_path) as node:
+        (quiet,) = await number(node, "quiet")
+        await node.append([b"1"], queue=quiet)
+        node.clock.advance(LIFE_MS + 1_000)
+        engine = node.app.node.engine(GROUP)
+        ending = asyncio.ensure_future(expire(node))
+        await until(lambda: engine.leading().sets.held_queues)
+        topic = Topic(TOPIC.topic_id, TOPIC.slot_base, TOPIC.queue_count)
+        with pytest.raises(Refused) as refused:
+            await engine.leading().leases.reset(5, topic, (quiet,), ResetTarget())
+        assert refused.value.outcome == pb.OUTCOME_NOT_READY
+        assert await ending == 1
+        assert not [key for key in engine.machine.rows.heads.of_topic(TOPIC.topic_id)]
 
 
 class _Counted:

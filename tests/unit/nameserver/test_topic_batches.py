@@ -10,7 +10,9 @@ from strata.meta.v1 import meta_pb2
 from strata_metadata import MetadataCache, WatchOptions
 from strata_metadata.errors import MetaRefused
 from strata_nameserver.base.config import NameserverConfig
-from strata_nameserver.drafts.topic_batches import Batch
+from strata_nameserver.drafts.queue_moves import keep_queue
+from strata_nameserver.drafts.topic_batches import Batch, create_topics
+from strata_nameserver.state.draft import Draft
 from strata_runtime.metrics import Metrics
 from strata_state.metadata_keys import TOPIC_IDS_KEY, MetadataRowKind, kind_range
 from strata_testing.metadata_store import MemoryMetadataStore
@@ -107,6 +109,25 @@ async def test_a_batch_that_is_too_large_creates_nothing(make_nameserver: MakeNa
                 [topic(f"t{number}", queue_count=queues) for number in range(count)]
             )
     assert not list(nameserver.machine.rows(*topic_range()))
+
+
+async def test_rows_of_queues_that_are_placed_elsewhere_count(
+    make_nameserver: MakeNameserver,
+) -> None:
+    """The entry has them, too; what is too large creates nothing."""
+    config = NameserverConfig(max_batch_topics=100, max_batch_bytes=65_536).alone()
+    nameserver = await make_nameserver(config).with_storage()
+    wanted = [topic(f"t{number}", queue_count=64) for number in range(100)]
+
+    def place(draft: Draft, row: meta_pb2.Topic) -> None:
+        for queue in range(row.queue_count):
+            keep_queue(draft, row.topic_id, queue, 1)
+
+    with pytest.raises(MetaRefused, match="max_batch_bytes"):
+        await nameserver.metadata.change(lambda draft: create_topics(draft, wanted, config, place))
+    assert not list(nameserver.machine.rows(*topic_range()))
+    batch, _ = await nameserver.metadata.create_topics(wanted)
+    assert batch.created == 100
 
 
 async def test_the_limit_on_topics_holds_within_a_batch(small_nameserver: Nameserver) -> None:

@@ -40,3 +40,10 @@ class LiteSection(Section):
         description="Time after which a lite topic is looked at again that gave no message and of "
         "which its storage node does not report new ones.",
     )
+    overdue_looks_per_s: int = Field(
+        default=100,
+        ge=1,
+        description="Most lite topics that are looked at in a second because their storage node "
+        "has reported nothing of them for storage_client.max_quiet_ms. With more subscriptions a "
+        "lite topic is looked at less often than that.",
+    )

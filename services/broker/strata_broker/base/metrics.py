@@ -370,6 +370,13 @@ METRICS: tuple[MetricSpec, ...] = (
         "lite.max_subscriptions.",
     ),
     MetricSpec(
+        "strata_broker_lite_resting",
+        "gauge",
+        "1",
+        "Lite topics for a consumer group that have no messages and are looked at again after"
+        " storage_client.max_quiet_ms; the limit is storage_client.max_quiet_places.",
+    ),
+    MetricSpec(
         "strata_broker_lite_numbers",
         "gauge",
         "1",

@@ -175,13 +175,8 @@ class LiteConsumers:
 
     # Messages -----------------------------------------------------------------------------------
 
-    def news(self, place: ConsumerPlace | None) -> None:
-        """A place may have messages; None: any place may."""
-        if place is None:
-            for consumer in self._consumers.values():
-                consumer.ready.update(dict.fromkeys(consumer.names))
-                self.wake(consumer.key)
-            return
+    def news(self, place: ConsumerPlace) -> None:
+        """A place may have messages."""
         for consumer in self._by_place.get(place, ()):
             consumer.ready[place] = None
             self.wake(consumer.key)

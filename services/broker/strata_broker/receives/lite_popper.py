@@ -16,6 +16,7 @@ from strata_broker.base.lite_config import LiteSection
 from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.metadata.places import PopPlace
 from strata_broker.receives.lite_consumers import LiteConsumer, LiteConsumers, LiteKey
+from strata_broker.receives.overdue_places import OverduePlaces
 from strata_broker.receives.targets import PopFor, Popped, ReceiveTarget
 from strata_broker.storage_client.pop_ends import PopTicket
 from strata_broker.storage_client.quiet_places import ConsumerPlace
@@ -50,8 +51,17 @@ class LitePopper:
         self._clock = clock
         # Places that are looked at again after a pause.
         self._paused: set[ConsumerPlace] = set()
-        self._quiet.on_news(consumers.news)
+        self._overdue = OverduePlaces(
+            self._look_again,
+            clock,
+            longest_s=self._quiet.max_quiet_s,
+            most=self._quiet.max_places,
+            per_s=config.overdue_looks_per_s,
+        )
+        self._quiet.on_news(lambda place: None if place is None else consumers.news(place))
+        self._quiet.on_lost(self._overdue.lost)
         metrics.gauge("strata_broker_lite_subscriptions", lambda: consumers.count)
+        metrics.gauge("strata_broker_lite_resting", lambda: len(self._overdue))
         self._looks = metrics.counter("strata_broker_lite_looks_total")
 
     async def pop(
@@ -153,11 +163,12 @@ class LitePopper:
         except errors.MovedError:
             await self._number_anew(consumer, topic, place)
             return None
-        if not is_quiet:
-            if response.messages or response.unfinished or look.told:
-                self._again(consumer, place)
-            else:
-                self._pause(place)
+        if is_quiet:
+            self._overdue.rests(place)
+        elif response.messages or response.unfinished or look.told:
+            self._again(consumer, place)
+        else:
+            self._pause(place)
         return response
 
     async def _number_anew(
@@ -181,6 +192,10 @@ class LitePopper:
                 self._pause(place)
             else:
                 self._consumers.add(consumer, {name: new})
+
+    def _look_again(self, place: ConsumerPlace) -> None:
+        self._quiet.forget(place)
+        self._consumers.news(place)
 
     def _again(self, consumer: LiteConsumer, place: ConsumerPlace) -> None:
         if place in consumer.names:

@@ -11,7 +11,7 @@ then the place is *quiet* and no receive looks there (rule 35). Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
@@ -36,6 +36,9 @@ class ConsumerPlace(NamedTuple):
 
 OnNews = Callable[[ConsumerPlace | None], None]
 """Told of a place that may have messages now; None: of many."""
+
+OnLost = Callable[[Iterable[ConsumerPlace]], None]
+"""Told of the places that were quiet, and of which nobody knows any more whether they are."""
 
 
 class _Quiet(NamedTuple):
@@ -68,6 +71,7 @@ class QuietPlaces:
         # Looks under way, by place.
         self._looks: dict[ConsumerPlace, dict[Look, None]] = {}
         self._listeners: list[OnNews] = []
+        self._on_lost: list[OnLost] = []
         leaders.on_leader(self._led)
         metrics.gauge("strata_broker_quiet_places", lambda: self._count)
 
@@ -78,12 +82,33 @@ class QuietPlaces:
         """Call back when a place may have messages that it had not."""
         self._listeners.append(listener)
 
+    def on_lost(self, listener: OnLost) -> None:
+        """Call back with quiet places that nobody reports any more.
+
+        Looks that are under way settle nothing then.
+        """
+        self._on_lost.append(listener)
+
+    @property
+    def max_quiet_s(self) -> float:
+        """The time for which a place is quiet at most."""
+        return self._max_quiet_s
+
+    @property
+    def max_places(self) -> int:
+        """Most quiet places."""
+        return self._max_places
+
     def quiet_until_s(self, place: ConsumerPlace) -> float:
         """Return until when there is nothing to look for at a place; 0: there may be now."""
         quiet = self._quiet.get(place.raft_group, {}).get(place)
         if quiet is None or quiet.until_s <= self._clock.monotonic_s():
             return 0.0
         return quiet.until_s if self._leaders.node_of(place.raft_group) == quiet.node else 0.0
+
+    def forget(self, place: ConsumerPlace) -> None:
+        """Let a place be looked at, quiet or not."""
+        self._drop(place)
 
     def look(self, place: ConsumerPlace) -> Look:
         """Return `with` around a pop at a place."""
@@ -104,10 +129,13 @@ class QuietPlaces:
         """A node's stream ended: what it would have told is unknown."""
         if self._streams.pop(node, None) is None:
             return
-        for places in list(self._quiet.values()):
-            for place in [place for place, quiet in places.items() if quiet.node == node]:
-                self._drop(place)
-        self._tell(None)
+        lost = [
+            place
+            for places in self._quiet.values()
+            for place, quiet in places.items()
+            if quiet.node == node
+        ]
+        self._lose(lost)
 
     def told(self, places: Iterable[storage_pb2.DeliverablePlace]) -> None:
         """A node has told that there may be messages."""
@@ -124,9 +152,18 @@ class QuietPlaces:
 
     def _led(self, raft_group: int, leader: str) -> None:
         """Another node leads: nobody knows what it has."""
-        for place in list(self._quiet.get(raft_group, ())):
+        for place, looks in self._looks.items():
+            if place.raft_group == raft_group:
+                for look in looks:
+                    look.told = True
+        self._lose(list(self._quiet.get(raft_group, ())))
+
+    def _lose(self, places: Sequence[ConsumerPlace]) -> None:
+        for place in places:
             self._drop(place)
         self._tell(None)
+        for listener in self._on_lost:
+            listener(places)
 
     # Looks
 

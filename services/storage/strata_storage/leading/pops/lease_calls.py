@@ -224,6 +224,9 @@ class LeaseCalls:
             (consumer_group_id, topic.topic_id, queue)
             for queue in self._offsets.choose(topic, queues)
         ]
+        if any(key[1:] in self._sets.held_queues for key in keys):
+            # Its rows would come behind the end of the queue, and stay for ever.
+            raise Refused(pb.OUTCOME_NOT_READY, "a queue is just ending or losing a message")
         # Found before anything changes: finding may be refused.
         sets = {key: self._sets.find_or_start(key, latest=False) for key in keys}
         # So are the offsets: a row that cannot be read refuses all or nothing.

@@ -1,0 +1,94 @@
+"""Lite topics without messages that are looked at again although nobody told of them.
+
+A storage node that promised to tell may have lost its promise, and a node that is lost tells
+nothing. Places that rest for longer than they may, and those of a lost node, become ready again:
+a bounded number at a time, because a broker may have 200,000 of them. Invariant: a place that rests
+is looked at again, told or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from itertools import islice
+
+from strata_broker.storage_client.quiet_places import ConsumerPlace
+from strata_runtime.clock import Clock
+
+# Between two looks for places that rest for too long.
+_TICK_S = 1.0
+# Places of a lost node that become ready in one turn of the event loop.
+_LOST_PER_TURN = 500
+
+
+class OverduePlaces:
+    """See the module docstring. Used on the event loop only.
+
+    Args:
+        ready: lets a place be looked at, quiet or not, if somebody subscribed to it.
+        clock: time.
+        longest_s: time for which a place rests.
+        most: places that rest; the oldest becomes ready when there are more.
+        per_s: places that become ready in a second because they rested for too long.
+    """
+
+    def __init__(
+        self,
+        ready: Callable[[ConsumerPlace], None],
+        clock: Clock,
+        *,
+        longest_s: float,
+        most: int,
+        per_s: int,
+    ) -> None:
+        self._ready = ready
+        self._clock = clock
+        self._longest_s = longest_s
+        self._most = most
+        self._per_tick = max(1, round(per_s * _TICK_S))
+        # place -> until when it rests, the first to end in front
+        self._resting: OrderedDict[ConsumerPlace, float] = OrderedDict()
+        self._lost: dict[ConsumerPlace, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._resting)
+
+    def rests(self, place: ConsumerPlace) -> None:
+        """Take in that a look found nothing, and that a storage node promised to tell."""
+        self._resting[place] = self._clock.monotonic_s() + self._longest_s
+        self._resting.move_to_end(place)
+        if len(self._resting) > self._most:
+            self._ready(self._resting.popitem(last=False)[0])
+        self._wait()
+
+    def lost(self, places: Iterable[ConsumerPlace]) -> None:
+        """Let places be looked at soon: their node is lost, or does not lead any more."""
+        if not self._lost:
+            asyncio.get_running_loop().call_soon(self._find)
+        self._lost.update(dict.fromkeys(places))
+
+    def _find(self) -> None:
+        for place in list(islice(self._lost, _LOST_PER_TURN)):
+            del self._lost[place]
+            self._resting.pop(place, None)
+            self._ready(place)
+        if self._lost:
+            asyncio.get_running_loop().call_soon(self._find)
+
+    def _wait(self) -> None:
+        if self._timer is None and self._resting:
+            first_s = next(iter(self._resting.values())) - self._clock.monotonic_s()
+            pause_s = max(first_s, min(_TICK_S, self._longest_s))
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now_s = self._clock.monotonic_s()
+        for place in list(islice(self._resting, self._per_tick)):
+            if self._resting[place] > now_s:
+                break
+            del self._resting[place]
+            self._ready(place)
+        self._wait()

@@ -1,0 +1,141 @@
+"""A member of a container whose own disk is full, for real: the other members go on serving.
+
+The container has a mount namespace with a small tmpfs under the data folder of one storage node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from strata_cli.local.plan import free_ports
+from strata_testing import NotYet, until_blocking
+from tests.e2e.client import Client, RefusedError
+from tests.integration.cli.container_process import (
+    LIMIT_S,
+    OPTIONS,
+    Failed,
+    Running,
+    member_file,
+    strata,
+)
+from tests.integration.cli.test_full_disk import fill, missing
+
+MIB = 1024 * 1024
+MOUNT = 'mkdir -p "$0" && mount -t tmpfs -o size=200m tmpfs "$0" && exec "$@"'
+SMALL_DISK = {
+    **OPTIONS,
+    "STRATA_STORAGE_BALLAST_BYTES": str(8 * MIB),
+    "STRATA_STORAGE_REFUSE_APPENDS_FREE_BYTES": str(48 * MIB),
+}
+SENT = 40
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Ends what a test started."""
+    with ExitStack() as made:
+        yield made
+
+
+async def send(endpoint: str, first: int) -> tuple[set[bytes], set[bytes]]:
+    """Send messages, each by itself; return the bodies that were stored and those that were not."""
+    stored, refused = set(), set()
+    async with Client(endpoint) as client:
+        for number in range(first, first + SENT):
+            body = b"%d" % number
+            try:
+                await client.send("t", [(client.new_message_id(), body)])
+                stored.add(body)
+            except RefusedError:
+                refused.add(body)
+    return stored, refused
+
+
+async def receive(endpoint: str, wanted: set[bytes]) -> set[bytes]:
+    """Receive and acknowledge until all wanted bodies came; return all that came."""
+    got: set[bytes] = set()
+    async with asyncio.timeout(LIMIT_S), Client(endpoint) as client:
+        while not got >= wanted:
+            for queue in await client.queues("t"):
+                # The raft group with the full disk refuses, under its own broker name.
+                with suppress(RefusedError):
+                    messages = await client.receive(queue, "g", 1)
+                    got |= {one.body for one in messages}
+                    if messages:
+                        await client.ack("t", "g", messages)
+    return got
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(bool(missing()), reason=f"no mount namespaces here: {missing()}")
+def test_a_member_with_a_full_disk_leaves_the_others_serving(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    """Its own raft groups refuse sends and say so; all others take them; nothing is lost."""
+    ports = free_ports()
+    nameserver_port, grpc = next(ports), next(ports)
+    nameservers = f"127.0.0.1:{nameserver_port}"
+    nameserver = Running(
+        *("nameserver", f"--data-dir={tmp_path / 'ns'}", f"--nameservers={nameservers}"),
+        f"--port={nameserver_port}",
+        options=SMALL_DISK,
+    )
+    stack.callback(nameserver.stop)
+    nameserver.ready("nameserver")
+    members = [
+        member_file(tmp_path, "small", "storage", next(ports)),
+        member_file(tmp_path, "large", "storage", next(ports)),
+        member_file(tmp_path, "front", "broker", grpc),
+    ]
+    names = ", ".join(f'"{name}"' for name in members)
+    (tmp_path / "container.toml").write_text(
+        f"[container]\nmembers = [{names}]\n"
+        f'[cluster]\nnameservers = "{nameservers}"\nmachine = "m1"\n',
+        encoding="utf-8",
+    )
+    container = Running(
+        *("container", f"--config={tmp_path / 'container.toml'}"),
+        options=SMALL_DISK,
+        program=("unshare", "--mount", "sh", "-c", MOUNT, str(tmp_path / "small")),
+    )
+    stack.callback(container.stop)
+    admin, endpoint = container.ready("container")["admin"], f"127.0.0.1:{grpc}"
+    container.ready("member", "DefaultCluster_front_0")
+
+    def states() -> dict[str, str]:
+        listed = strata(admin, "container", "list")["members"]
+        return {each["member"].split("_")[1]: each["state"] for each in listed}
+
+    def has_two_homes() -> bool:
+        shown = strata(endpoint, "topic", "show", "t")
+        return len({queue["raft_group"] for queue in shown["queue_status"]}) > 1
+
+    until_blocking(
+        lambda: strata(endpoint, "topic", "create", "t") is not None, LIMIT_S, forgiven=Failed
+    )
+    strata(endpoint, "group", "create", "g")
+    until_blocking(has_two_homes, LIMIT_S, forgiven=Failed)
+    stored, refused = asyncio.run(send(endpoint, 0))
+    assert not refused
+
+    filler = Path(f"/proc/{container.process.pid}/root{tmp_path / 'small'}/filler")
+    fill(filler)
+    until_blocking(lambda: asyncio.run(send(endpoint, 1_000))[1] or NotYet("all stored"), LIMIT_S)
+    while_full, refused = asyncio.run(send(endpoint, 2_000))
+    assert while_full and refused, "some raft groups are on the full disk, and some are not"
+    assert {name: states()[name] for name in ("large", "front")} == {
+        "large": "serving",
+        "front": "serving",
+    }
+    # Messages of the raft groups that are left are delivered meanwhile.
+    got = asyncio.run(receive(endpoint, while_full))
+
+    filler.unlink()
+    until_blocking(lambda: not asyncio.run(send(endpoint, 3_000))[1], LIMIT_S)
+    until_blocking(lambda: set(states().values()) == {"serving"} or NotYet(states()), LIMIT_S)
+    assert got | asyncio.run(receive(endpoint, stored - got)) >= stored | while_full
