@@ -1,4 +1,4 @@
-"""What the log must keep is found in turns: other work goes on while many queues are looked at."""
+"""Relocation looks at many queues in turns: other work goes on meanwhile."""
 
 from __future__ import annotations
 
