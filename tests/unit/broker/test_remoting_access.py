@@ -161,6 +161,8 @@ async def test_a_pull_needs_the_group_and_the_topic(clients: Clients) -> None:
         RequestCode.PULL_MESSAGE,
         RequestCode.GET_MAX_OFFSET,
         RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.POP_MESSAGE,
+        RequestCode.QUERY_ASSIGNMENT,
     ],
 )
 async def test_requests_do_not_tell_which_topics_there_are(
@@ -171,9 +173,13 @@ async def test_requests_do_not_tell_which_topics_there_are(
     fields: dict[str, object] = {
         "queueId": 99, "key": "k", "group": "others", "consumerGroup": "readers", "sysFlag": 0,
         "index": 0, "count": 1, "readQueueNums": 1, "writeQueueNums": 1, "producerGroup": "p",
-        "queueOffset": 0, "commitOffset": 0,
+        "queueOffset": 0, "commitOffset": 0, "invisibleTime": 1_000, "pollTime": 0, "maxMsgNums": 1,
     }  # fmt: skip
-    answers = [await bob.ask(code, fields | {"topic": name}) for name in ("secrets", "unknown")]
+    answers = []
+    for name in ("secrets", "unknown"):
+        asked = {"topic": name, "consumerGroup": "readers", "clientId": "c", "strategyName": "AVG"}
+        body = json.dumps(asked).encode() if code is RequestCode.QUERY_ASSIGNMENT else b""
+        answers.append(await bob.ask(code, fields | {"topic": name}, body))
     assert [answer.code for answer in answers] == [ResponseCode.NO_PERMISSION] * 2
     remarks = [answer.remark.replace("unknown", "secrets") for answer in answers]
     assert remarks[0] == remarks[1]

@@ -53,8 +53,8 @@ class RemotingAssignments:
         """
         wanted = read_balance(exchange.request.body, self._max_json_bytes)
         exchange.require_group(wanted.group, Action.SUB)
+        exchange.require_topic(wanted.topic, Action.SUB)
         topic = known_topic(self._view, wanted.topic)
-        exchange.require_topic(topic.name, Action.SUB)
         count = len(queue_numbers(self._view, topic))
         if not wanted.is_broadcast and self._is_popped(wanted.group, topic.name):
             return _answer(exchange.request, topic.name, [_ANY_QUEUE_ID], "POP")

@@ -22,6 +22,7 @@ from strata_broker.remoting.face import MessagingFace, PoppedAnswer
 from strata_broker.remoting.face_calls import FacePop
 from strata_broker.remoting.queue_ids import known_topic, queue_number, queue_numbers
 from strata_broker.remoting.shown import ShownQueue, popped_message
+from strata_mq.access import Action
 from strata_mq.requests import Code, RequestError
 from strata_remoting import (
     PopInfo,
@@ -91,7 +92,10 @@ class RemotingPops:
             RequestError: the topic does not exist, or the pop failed unexpectedly.
         """
         request, client = exchange.request, exchange.client
-        group, topic = request.text("consumerGroup"), known_topic(self._view, request.text("topic"))
+        group, name = request.text("consumerGroup"), request.text("topic")
+        exchange.require_group(group, Action.SUB)
+        exchange.require_topic(name, Action.SUB)
+        topic = known_topic(self._view, name)
         self._check_order(group, is_ordered=request.text("order", "false").lower() == "true")
         queue_id = request.number("queueId")
         queue = ANY_QUEUE if queue_id < 0 else queue_number(self._view, topic, queue_id)
