@@ -9,7 +9,7 @@ from strata_mq.layout.rows import QueueRow
 from strata_runtime.metrics import Metrics
 from strata_storage.process.metrics import METRICS
 from strata_storage.rows.traffic import Traffic
-from strata_storage.servicers.window_meter import WindowMeter, WindowMeterOptions
+from strata_storage.servicers.window_meter import WindowMeter, WindowMeterOptions, _Loads
 from strata_testing import ManualClock
 
 
@@ -110,6 +110,18 @@ def test_only_the_busiest_queues_have_rows() -> None:
     window = meter.close()
     assert list(window.queues.bytes_in) == [40, 30]
     assert window.node.bytes_in == 100
+
+
+def test_a_window_is_collected_in_bounded_steps() -> None:
+    """Other work goes on between them, however many queues and consumer groups there are."""
+    leader = _Engine(leads=True)
+    meter, _, _ = _meter(leader, max_rows=9)
+    for queue in range(1_200):
+        leader.machine.traffic.stored(7, queue, 1, 10)
+    leader.active_leader().sets.loaded = lambda: [_LeaseSet()] * 900
+    loads = _Loads({}, {})
+    assert sum(1 for _ in meter._collect(loads)) == 2_100 // 500
+    assert (len(loads.queues), len(loads.consumers)) == (1_200, 1)
 
 
 def test_a_late_broker_gets_the_windows_one_by_one() -> None:
