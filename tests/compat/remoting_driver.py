@@ -54,6 +54,7 @@ class RemotingDriver:
         nameserver: HOST:PORT.
         keys: access key and secret key that sign all requests; None: nobody signs.
         tls: whether all connections have TLS; the client verifies no certificate.
+        compress_type: of producers' large bodies: ZLIB, LZ4 or ZSTD; empty: the client's own.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class RemotingDriver:
         keys: tuple[str, str] | None = None,
         *,
         tls: bool = False,
+        compress_type: str = "",
     ) -> None:
         self.version = version
         folder = BUILD / f"remoting-{version}"
@@ -72,6 +74,8 @@ class RemotingDriver:
         home.mkdir(parents=True, exist_ok=True)
         options = [f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home}", "-Xmx256m"]
         options += ["-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8"]
+        if compress_type:
+            options.append(f"-Drocketmq.message.compressType={compress_type}")
         classes = f"{folder}/classes:{folder}/lib/*"
         signer = dict(zip(("access_key", "secret_key"), keys, strict=True)) if keys else {}
         secured = {"tls": True} if tls else {}
