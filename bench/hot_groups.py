@@ -266,7 +266,7 @@ async def end(node: EdgelessNode, options: argparse.Namespace) -> dict[str, Any]
     """Let the clients of as many receives as wait go at once; then wait until nobody waits."""
     crowd, consumers = Crowd(node), options.consumers
     working = [
-        asyncio.create_task(crowd.work(number, "bench", options.batch))
+        asyncio.ensure_future(crowd.work(number, "bench", options.batch))
         for number in range(consumers)
     ]
     await until_parked(node, consumers)

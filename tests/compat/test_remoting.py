@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from hashlib import sha256
 
 import pytest
 
@@ -90,6 +91,30 @@ def test_the_port_for_grpc_clients(
         assert node.stop() == 0
     finally:
         node.close()
+
+
+@pytest.mark.parametrize("kind", ["LZ4", "ZSTD"])
+@pytest.mark.parametrize("version", [VERSIONS[0], VERSIONS[-1]])
+def test_bodies_that_clients_compress(
+    old_node: OldNode, name: str, version: str, kind: str
+) -> None:
+    """Consumers of both protocols get them inflated."""
+    require("python")
+    topic = old_node.create_topic(name)
+    body = b"compress me " * 20_000
+    with (
+        RemotingDriver(version, old_node.nameserver, compress_type=kind) as client,
+        Driver("python", Options(endpoint=old_node.endpoint, tls=False)) as python,
+    ):
+        producer = client.producer(name)
+        producer.send(topic, body)
+        consumer = client.consumer(f"{name}-c", f"{name}-old", topic)
+        [shown] = consumer.delivered(1)
+        assert shown.body == body
+        [got] = take(python.simple(f"{name}-new", {topic: "*"}), 1)
+        assert (got.body_size, got.body_sha256) == (len(body), sha256(body).hexdigest())
+        consumer.close()
+        producer.close()
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])

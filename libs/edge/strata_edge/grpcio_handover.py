@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from strata_edge.handover import HandedConnection, Handover
 
 _BACKLOG = 1_024
 _MAX_ACCEPTS = 64  # per turn of the event loop
+_RETRY_S = 0.02
 
 
 class HandoverSocket:
@@ -29,7 +29,7 @@ class HandoverSocket:
         self._listener.setblocking(False)
         self._listener.bind(str(path))
         self._listener.listen(_BACKLOG)
-        self._loop.add_reader(self._listener.fileno(), self._accept)
+        self._listen()
 
     def close(self) -> None:
         """Take no more connections."""
@@ -37,11 +37,21 @@ class HandoverSocket:
             self._loop.remove_reader(self._listener.fileno())
             self._listener.close()
 
+    def _listen(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._loop.add_reader(self._listener.fileno(), self._accept)
+
     def _accept(self) -> None:
-        # A connection that waits for a descriptor is accepted in a later turn.
-        with contextlib.suppress(OSError):
-            for _ in range(_MAX_ACCEPTS):
+        for _ in range(_MAX_ACCEPTS):
+            try:
                 accepted, name = self._listener.accept()
-                accepted.setblocking(False)
-                security, peer = other_client_of(name)
-                self._handover.give(HandedConnection(accepted, peer, security == SECURED))
+            except BlockingIOError:
+                return
+            except OSError:
+                # There are no descriptors: the front's connections wait in the backlog meanwhile.
+                self._loop.remove_reader(self._listener.fileno())
+                self._loop.call_later(_RETRY_S, self._listen)
+                return
+            accepted.setblocking(False)
+            security, peer = other_client_of(name)
+            self._handover.give(HandedConnection(accepted, peer, security == SECURED))

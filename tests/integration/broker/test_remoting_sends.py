@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
+import lz4.frame
 import pytest
+import zstandard
 
 from apache.rocketmq.v2 import definition_pb2
 from strata_remoting import (
@@ -121,22 +123,39 @@ async def test_a_fifo_topic_keeps_the_order_of_a_queue(brokers: Sequence[Cluster
     assert len({decode_properties(one.properties)["__SHARDINGKEY"] for one in found}) == 1
 
 
+@pytest.mark.parametrize(
+    ("number", "compress"),
+    [
+        pytest.param(0, zlib.compress, id="zlib-of-old-clients"),
+        pytest.param(1, lz4.frame.compress, id="lz4"),
+        pytest.param(2, zstandard.compress, id="zstd"),
+        pytest.param(3, zlib.compress, id="zlib"),
+    ],
+)
 async def test_compressed_bodies_are_inflated_within_the_limit(
-    brokers: Sequence[ClusterBroker],
+    brokers: Sequence[ClusterBroker], number: int, compress: Callable[[bytes], bytes]
 ) -> None:
-    """A bomb is refused, a damaged body too, and what consumers get is not compressed."""
+    """A bomb is refused, a damaged body too; no consumer of either protocol gets one compressed."""
+    flags = 1 | number << 8
     async with clients(brokers) as [client]:
         body = b"compress me " * 1_000
-        await client.send("orders", zlib.compress(body), 0, flags=1)
+        await client.send("orders", compress(body), 0, flags=flags)
         [one] = await pulled_from(client, "orders", [0])
         assert one.body == body
         assert one.system_flag == 0
-        for bad in (zlib.compress(bytes(5 * 1024 * 1024)), b"junk", zlib.compress(body)[:-9]):
-            with pytest.raises(RemotingRefusedError) as refused:
-                await client.send("orders", bad, 0, flags=1)
+        [received] = await brokers[0].client.receive_all("orders", GROUP, polling_s=5)
+        assert received.body == body
+        assert received.system_properties.body_encoding == definition_pb2.IDENTITY
+        for bad, text in (
+            (compress(bytes(5 * 1024 * 1024)), "message body cannot exceed the max 4194304"),
+            (b"junk" * 100, "the body cannot be inflated with"),
+            (compress(body)[:-9], "the compressed body is cut off"),
+        ):
+            with pytest.raises(RemotingRefusedError, match=text) as refused:
+                await client.send("orders", bad, 0, flags=flags)
             assert refused.value.code == ResponseCode.MESSAGE_ILLEGAL
-        with pytest.raises(RemotingRefusedError, match="compressed with lz4"):
-            await client.send("orders", b"x", 0, flags=1 | 1 << 8)
+        with pytest.raises(RemotingRefusedError, match="compressed with algorithm 5; zlib, lz4"):
+            await client.send("orders", b"x", 0, flags=1 | 5 << 8)
 
 
 @pytest.mark.parametrize(

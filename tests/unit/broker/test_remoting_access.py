@@ -24,6 +24,7 @@ from strata_remoting import (
     ResponseCode,
     physical_offset,
 )
+from strata_testing import until
 from strata_testing.broker import broker_config
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.keys import cluster_key_row, policy_row, secret_of, user_row
@@ -87,6 +88,32 @@ def test_a_signature_covers_all_fields_in_order_and_the_body() -> None:
     assert not content_signature_is_right("12345678", b"ann12!", "\ud800")
     # printf 'ann12!' | openssl dgst -sha1 -hmac 12345678 -binary | base64
     assert once.fields[SIGNATURE] == "9lgzq17wBITJIDjHlC1RHTuDL6A="
+
+
+async def test_a_reply_needs_the_right_to_publish_to_the_topic_of_replies(
+    clients: Clients, meta: FakeMeta
+) -> None:
+    """Its route is refused without the right, too; nobody hears of the reply."""
+    topic = "DefaultCluster_REPLY_TOPIC"
+    asker, bob = await clients.of("ann"), await clients.of("bob")
+    await asker.heartbeat("asker", "", {}, producers=["p"])
+    fields = send_fields(topic, REPLY_TO_CLIENT="asker", CORRELATION_ID="1")
+    for code, given in (
+        (RequestCode.SEND_REPLY_MESSAGE_V2, fields),
+        (RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}),
+    ):
+        refused = await bob.ask(code, given, b"pong")
+        assert refused.code == ResponseCode.NO_PERMISSION
+        assert f"Topic:{topic}" in refused.remark
+    assert asker.told == []
+    meta.put(policy_row(3, "bob", f"topic:{topic}", "pub"))
+
+    async def is_allowed() -> bool:
+        answer = await bob.ask(RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"pong")
+        return answer.code == ResponseCode.SUCCESS
+
+    await until(is_allowed)
+    assert [one.body for one in asker.told] == [b"pong"]
 
 
 async def test_a_user_may_do_what_its_policies_say(clients: Clients) -> None:

@@ -26,7 +26,6 @@ DELAY_LEVELS_S = (
 """Delay of each level in seconds, level 1 first: RocketMQ's default table."""
 
 _TRANSACTION_BITS = 0b1100
-_COMPRESSED = 1
 _MOST_DELAY_MS = 1 << 53
 
 
@@ -85,11 +84,6 @@ def is_transactional(header: SendHeader, properties: Mapping[str, str]) -> bool:
     """
     is_back = header.reconsume_times > 0 and names.DELAY in properties
     return properties.get(names.TRANSACTION, "").lower() == "true" and not is_back
-
-
-def is_compressed(header: SendHeader) -> bool:
-    """Whether the body of a send is compressed."""
-    return bool(header.system_flag & _COMPRESSED)
 
 
 @lru_cache(maxsize=4_096)

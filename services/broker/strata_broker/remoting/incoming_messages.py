@@ -8,8 +8,9 @@ from apache.rocketmq.v2 import definition_pb2
 from strata_broker.metadata.metadata import TopicRow
 from strata_broker.remoting import property_names as names
 from strata_broker.remoting.exchange import Exchange
-from strata_broker.remoting.incoming import is_compressed, new_message
+from strata_broker.remoting.incoming import new_message
 from strata_broker.remoting.inflating import BodyInflater
+from strata_broker.remoting.inflation import is_compressed
 from strata_broker.remoting.send_headers import SendHeader
 from strata_remoting import BatchedMessage, decode_batch
 from strata_runtime.clock import Clock
@@ -44,7 +45,7 @@ class IncomingMessages:
             RequestError: TOO_MANY_REQUESTS; MESSAGE_BODY_TOO_LARGE.
         """
         body = exchange.request.body
-        if is_compressed(header):
+        if is_compressed(header.system_flag):
             body = await self._inflater.inflate(body, header.system_flag)
         if header.is_batch:
             batch: Sequence[BatchedMessage] = decode_batch(body, self._max_messages)

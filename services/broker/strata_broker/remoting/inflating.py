@@ -1,25 +1,20 @@
 """Bodies that producers compressed: inflated here, so that every consumer can read them.
 
-Java producers compress bodies from 4 KiB on, with zlib unless told otherwise. A body is never
-inflated beyond the largest body of a message, whatever it claims (rule 34).
+Java producers compress bodies from 4 KiB on: with zlib, and since RocketMQ 5 with lz4 or zstd where
+they are told so. Messages are stored as they were before that.
 """
 
 from __future__ import annotations
 
 import asyncio
-import zlib
 
 from strata_broker.base import errors
 from strata_broker.remoting.answers import RemotingRefusal
+from strata_broker.remoting.inflation import InflationError, TooLargeError, inflated
 from strata_mq.requests import Code, RequestError
 from strata_remoting import ResponseCode
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
-
-# Bits 8 to 10 of the system flag.
-_KINDS = {0: "zlib", 1: "lz4", 2: "zstd", 3: "zlib"}
-_KIND_SHIFT, _KIND_MASK = 8, 7
-_ZLIB = "zlib"
 
 
 class BodyInflater:
@@ -44,32 +39,16 @@ class BodyInflater:
             RequestError: TOO_MANY_REQUESTS; MESSAGE_BODY_TOO_LARGE.
             RemotingRefusal: it was compressed in an unknown way, or is damaged.
         """
-        kind = _KINDS.get(system_flag >> _KIND_SHIFT & _KIND_MASK, "unknown")
-        if kind != _ZLIB:
-            raise RemotingRefusal(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the body is compressed with {kind}; only zlib is supported",
-            )
-        if not self._limit.try_take(self._max_body_bytes):
+        most = self._max_body_bytes
+        if not self._limit.try_take(most):
             raise errors.too_many_requests()
         try:
-            return await asyncio.to_thread(_inflate, body, self._max_body_bytes)
+            return await asyncio.to_thread(inflated, body, system_flag, most)
+        except InflationError as bad:
+            raise RemotingRefusal(ResponseCode.MESSAGE_ILLEGAL, str(bad)) from None
+        except TooLargeError:
+            raise RequestError(
+                Code.MESSAGE_BODY_TOO_LARGE, f"message body cannot exceed the max {most}"
+            ) from None
         finally:
-            self._limit.give_back(self._max_body_bytes)
-
-
-def _inflate(body: bytes, most: int) -> bytes:
-    inflater = zlib.decompressobj()
-    try:
-        inflated = inflater.decompress(body, most + 1)
-    except zlib.error as error:
-        raise RemotingRefusal(
-            ResponseCode.MESSAGE_ILLEGAL, f"the body cannot be inflated: {error}"
-        ) from None
-    if len(inflated) > most:
-        raise RequestError(
-            Code.MESSAGE_BODY_TOO_LARGE, f"message body cannot exceed the max {most}"
-        )
-    if not inflater.eof:
-        raise RemotingRefusal(ResponseCode.MESSAGE_ILLEGAL, "the compressed body is cut off")
-    return inflated
+            self._limit.give_back(most)

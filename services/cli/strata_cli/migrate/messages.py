@@ -7,7 +7,6 @@ found again, whatever happened between a send and its answer.
 
 from __future__ import annotations
 
-import zlib
 from hashlib import blake2b
 from ipaddress import ip_address
 from typing import NamedTuple
@@ -16,6 +15,12 @@ from apache.rocketmq.v2 import definition_pb2
 from strata_broker.metadata.requests import milliseconds
 from strata_broker.remoting import property_names as names
 from strata_broker.remoting.incoming import queue_message_group
+from strata_broker.remoting.inflation import (
+    InflationError,
+    TooLargeError,
+    inflated,
+    is_compressed,
+)
 from strata_cli.migrate.source_rows import SourceQueue
 from strata_mq.requests import RESERVED_PROPERTIES
 from strata_remoting import PulledMessage, Store, decode_properties
@@ -27,9 +32,6 @@ DIGEST_BITS = 128
 
 # A request of the target has 16 MiB at most, with all that surrounds a body.
 _MOST_BODY_BYTES = 15 * 1024 * 1024
-_COMPRESSED = 1
-_KIND_SHIFT, _KIND_MASK = 8, 7
-_KINDS = {0: "zlib", 1: "lz4", 2: "zstd", 3: "zlib"}
 _INNER_BATCH = 0x80
 # RocketMQ shows these to consumers beside the fields that hold the same, and so does StrataMQ.
 _ADDED_ON_READ = frozenset((names.SHARDING_KEY, "__transactionId__"))
@@ -142,21 +144,18 @@ def _body(pulled: PulledMessage) -> bytes:
     flag = pulled.system_flag
     if flag & _INNER_BATCH:
         raise UncopiableError("it is a batch that is stored as one message")
-    if not flag & _COMPRESSED:
+    if not is_compressed(flag):
         if len(pulled.body) > _MOST_BODY_BYTES:
             raise UncopiableError(f"its body of {len(pulled.body)} bytes is too large")
         return pulled.body
-    kind = _KINDS.get(flag >> _KIND_SHIFT & _KIND_MASK, "an unknown algorithm")
-    if kind != "zlib":
-        raise UncopiableError(f"its body is compressed with {kind}")
-    inflater = zlib.decompressobj()
     try:
-        body = inflater.decompress(pulled.body, _MOST_BODY_BYTES)
-    except zlib.error as error:
-        raise UncopiableError(f"its body cannot be inflated: {error}") from None
-    if not inflater.eof:
-        raise UncopiableError("its compressed body is cut off, or too large")
-    return body
+        return inflated(pulled.body, flag, _MOST_BODY_BYTES)
+    except InflationError as bad:
+        raise UncopiableError(str(bad)) from None
+    except TooLargeError:
+        raise UncopiableError(
+            f"its body is larger than {_MOST_BODY_BYTES} bytes when it is inflated"
+        ) from None
 
 
 def _made_id(queue: SourceQueue, offset: int) -> str:

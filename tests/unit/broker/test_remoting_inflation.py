@@ -1,0 +1,101 @@
+"""Compressed bodies: every algorithm, cut off everywhere, damaged, and larger than allowed."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+import zlib
+from collections.abc import Callable
+
+import lz4.frame
+import pytest
+import zstandard
+
+from strata_broker.remoting.inflation import InflationError, TooLargeError, inflated
+
+MIB = 1 << 20
+BODY = b"".join(b"line %d of the body\n" % number for number in range(2_000))
+
+Compress = Callable[[bytes], bytes]
+
+
+def _zstd_stream(body: bytes) -> bytes:
+    """As Java's producers write it: the frame does not say how large the body is."""
+    writer = zstandard.ZstdCompressor(level=5).compressobj()
+    return writer.compress(body) + writer.flush()
+
+
+WAYS = [
+    pytest.param(0, zlib.compress, id="zlib-of-old-clients"),
+    pytest.param(1, lz4.frame.compress, id="lz4"),
+    pytest.param(2, zstandard.compress, id="zstd"),
+    pytest.param(2, _zstd_stream, id="zstd-stream"),
+    pytest.param(3, zlib.compress, id="zlib"),
+]
+
+
+def _flags(number: int) -> int:
+    return 1 | number << 8
+
+
+@pytest.mark.parametrize(("number", "compress"), WAYS)
+@pytest.mark.parametrize("body", [b"", b"x", BODY], ids=["empty", "small", "large"])
+def test_a_body_comes_back(number: int, compress: Compress, body: bytes) -> None:
+    """Also if it has exactly as many bytes as are allowed."""
+    assert inflated(compress(body), _flags(number), len(body)) == body
+    assert inflated(compress(body), _flags(number), MIB) == body
+
+
+@pytest.mark.parametrize(("number", "compress"), WAYS)
+def test_a_body_that_is_cut_off_is_refused(number: int, compress: Compress) -> None:
+    """Wherever it ends."""
+    whole = compress(BODY)
+    for end in (0, 1, 5, *range(10, len(whole), 97), len(whole) - 1):
+        with pytest.raises(InflationError):
+            inflated(whole[:end], _flags(number), MIB)
+
+
+@pytest.mark.parametrize(("number", "compress"), WAYS)
+def test_a_damaged_body_is_an_error_or_a_body(number: int, compress: Compress) -> None:
+    """Nothing else comes of it: no other exception, and no more bytes than allowed."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance, whole = random.Random(seed), compress(BODY)
+    for _ in range(300):
+        damaged = bytearray(whole)
+        for _ in range(chance.randint(1, 4)):
+            damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
+        try:
+            assert len(inflated(bytes(damaged), _flags(number), len(BODY))) <= len(BODY)
+        except (InflationError, TooLargeError):
+            continue
+
+
+@pytest.mark.parametrize(("number", "compress"), WAYS)
+def test_a_bomb_is_refused_at_the_limit(number: int, compress: Compress) -> None:
+    """It takes no more memory than a body at the limit, whatever it would become."""
+    bomb = compress(bytes(64 * MIB))
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLargeError):
+            inflated(bomb, _flags(number), MIB)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 16 * MIB
+
+
+def test_a_window_beyond_the_limit_is_refused() -> None:
+    """A frame of zstd says how much memory it needs: 128 MiB here."""
+    parameters = zstandard.ZstdCompressionParameters(window_log=27)
+    writer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    frame = writer.compress(BODY) + writer.flush()
+    with pytest.raises(InflationError, match="cannot be inflated with zstd"):
+        inflated(frame, _flags(2), MIB)
+
+
+@pytest.mark.parametrize("number", range(4, 8))
+def test_other_algorithms_are_refused(number: int) -> None:
+    """The text says which ones are known."""
+    with pytest.raises(InflationError, match=f"algorithm {number}; zlib, lz4 and zstd"):
+        inflated(b"x", _flags(number), MIB)
