@@ -94,7 +94,7 @@ class Popper:
     ) -> Popped | None:
         """Look at every place, once more where a round ended because something moved meanwhile.
 
-        Who does not wait would get nothing else, although messages are there.
+        Without it a client that does not wait gets nothing, although messages are there.
         """
         for _ in range(_MAX_ROUNDS):
             version = self._view.placement_version

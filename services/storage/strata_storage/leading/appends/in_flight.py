@@ -39,7 +39,7 @@ class Stored(NamedTuple):
 
 
 class StoredRuns:
-    """What the parts of a batch store, in their order.
+    """The messages that the parts of a batch store, in their order.
 
     It is found by topic, because a batch may have a part for each of a thousand topics.
 
