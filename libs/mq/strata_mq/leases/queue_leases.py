@@ -203,11 +203,15 @@ class QueueLeases(QueueLeaseRows):
         base, lengths, group_hashes = run.base_offset, run.lengths, run.group_hashes
         order, fifo = self._order, self._fifo
         room = self._max_in_flight - (len(self._rows) - self.blocked)
-        for ordinal in run.selected_between(self.head - base, end - base):
+        selected = run.selected_between(self.head - base, end - base)
+        if not fifo:
+            left = batch.take_plain(run, selected, room)
+            return end if left is None else base + left
+        for ordinal in selected:
             group_hash, length = group_hashes[ordinal], lengths[ordinal]
-            if batch.full or room <= 0 or (fifo and self.blocked >= self._max_blocked):
+            if batch.full or room <= 0 or self.blocked >= self._max_blocked:
                 return base + ordinal
-            if fifo and order.blocks(group_hash):
+            if order.blocks(group_hash):
                 order.added(base + ordinal, batch.block(base + ordinal, group_hash, length))
                 self.blocked += 1
                 self.waiting += 1
@@ -216,8 +220,7 @@ class QueueLeases(QueueLeaseRows):
                 return base + ordinal
             lease = batch.fresh(base + ordinal, group_hash, length)
             room -= 1
-            if fifo:
-                order.added(base + ordinal, lease)
+            order.added(base + ordinal, lease)
         return end
 
     def _hold_batch(self, batch: TakeBatch) -> None:
