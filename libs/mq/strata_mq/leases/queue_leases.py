@@ -268,7 +268,7 @@ class QueueLeases(QueueLeaseRows):
         self, handles: Iterable[tuple[int, int, int, int]], now_ms: int, *, repeated: bool = False
     ) -> tuple[list[bool], LeaseChange | None]:
         """Do what `ack` does for many (offset, lease number, generation, visible at ms) at once."""
-        rows, current = self._rows, self.generation
+        rows, current, fifo = self._rows, self.generation, self._fifo
         valid: list[bool] = []
         gone: list[int] = []
         for offset, lease_number, generation, visible_at_ms in handles:
@@ -277,13 +277,20 @@ class QueueLeases(QueueLeaseRows):
                 in_time = repeated or visible_at_ms == 0 or visible_at_ms > now_ms
                 valid.append(offset < self.head and generation == current and in_time)
             elif self._is_held(lease, lease_number, generation, now_ms):
-                self._remove(offset, lease)
+                # What `_remove` does for one: counts follow once for all.
+                del rows[offset]
+                if lease.auto_renewed or lease.attempt:
+                    self._let_go(offset, lease)
+                if fifo:
+                    self._order.removed(offset, lease)
                 gone.append(offset)
                 valid.append(True)
             else:
                 valid.append(False)
         if not gone:
             return valid, None
+        self.in_flight -= len(gone)
+        self._shorten_index()
         return valid, LeaseChange(current, self.head, False, (), tuple(gone))
 
     def change_invisible(
