@@ -37,6 +37,7 @@ class SendFragments(NamedTuple):
         system_properties: key of the system properties.
         user_property: key of a user property.
         message_group: name of the user property that repeats the message group, as a field.
+        ok_status: status OK as a field of an answer, and of an entry of it.
     """
 
     digest: bytes
@@ -45,6 +46,7 @@ class SendFragments(NamedTuple):
     system_properties: bytes
     user_property: bytes
     message_group: bytes
+    ok_status: bytes
 
 
 class SendPass(Protocol[Outgoing]):
@@ -70,6 +72,14 @@ class SendPass(Protocol[Outgoing]):
 
         Raises:
             ValueError: `read` did not take it.
+        """
+
+    def sent(self, message_ids: Sequence[str], offsets: Sequence[int]) -> bytes:
+        """Serialise the answer to messages that are all stored.
+
+        Args:
+            message_ids: of the messages.
+            offsets: of the same messages, in their queues.
         """
 
 

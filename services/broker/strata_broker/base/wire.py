@@ -107,7 +107,7 @@ OK_STATUS = status(20000, "OK")
 _OK_FIRST_FIELD = length_delimited(1, OK_STATUS)
 _OK_THIRD_FIELD = length_delimited(3, OK_STATUS)
 OK_ANSWER = _OK_FIRST_FIELD
-"""Status OK of an AckMessageResponse."""
+"""Status OK of the answer to a send or an ack."""
 OK_ENTRY = _OK_THIRD_FIELD
 """Status OK of an `AckMessageResultEntry`."""
 RECEIVED_MESSAGE_KEY = b"\x12"
