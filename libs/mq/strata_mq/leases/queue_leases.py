@@ -201,10 +201,10 @@ class QueueLeases(QueueLeaseRows):
     def _scan(self, run: Columns, end: int, batch: TakeBatch) -> int:
         """Look at offsets from head to end - 1 of a run; return the first not looked at."""
         base, lengths, group_hashes = run.base_offset, run.lengths, run.group_hashes
-        order, fifo = self._order, self._fifo
+        order = self._order
         room = self._max_in_flight - (len(self._rows) - self.blocked)
         selected = run.selected_between(self.head - base, end - base)
-        if not fifo:
+        if not self._fifo:
             left = batch.take_plain(run, selected, room)
             return end if left is None else base + left
         for ordinal in selected:
@@ -269,15 +269,13 @@ class QueueLeases(QueueLeaseRows):
     ) -> tuple[list[bool], LeaseChange | None]:
         """Do what `ack` does for many (offset, lease number, generation, visible at ms) at once."""
         rows, current, fifo = self._rows, self.generation, self._fifo
-        valid: list[bool] = []
-        gone: list[int] = []
+        valid, gone = list[bool](), list[int]()
         for offset, lease_number, generation, visible_at_ms in handles:
             lease = rows.get(offset)
             if lease is None:
                 in_time = repeated or visible_at_ms == 0 or visible_at_ms > now_ms
                 valid.append(offset < self.head and generation == current and in_time)
             elif self._is_held(lease, lease_number, generation, now_ms):
-                # What `_remove` does for one: counts follow once for all.
                 del rows[offset]
                 if lease.auto_renewed or lease.attempt:
                     self._let_go(offset, lease)
@@ -289,6 +287,7 @@ class QueueLeases(QueueLeaseRows):
                 valid.append(False)
         if not gone:
             return valid, None
+        # The rest of what `_remove` does follows once for all.
         self.in_flight -= len(gone)
         self._shorten_index()
         return valid, LeaseChange(current, self.head, False, (), tuple(gone))

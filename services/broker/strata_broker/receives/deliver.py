@@ -51,7 +51,7 @@ class Given(NamedTuple):
         return _LEASE.iter_unpack(self.packed)
 
 
-class Answer(NamedTuple):
+class ReceiveAnswer(NamedTuple):
     """The answer of a receive.
 
     Attributes:
@@ -111,7 +111,7 @@ class Deliverer:
         topic: TopicRow,
         popped: storage_pb2.PopResponse,
         trouble: str = "",
-    ) -> Answer:
+    ) -> ReceiveAnswer:
         """Return the answer of a receive.
 
         Args:
@@ -123,7 +123,7 @@ class Deliverer:
         """
         if not popped.messages:
             nothing = Given(raft_group, group.consumer_group_id, topic.topic_id, b"")
-            return Answer(wire.nothing(self._clock.wall_ms(), trouble), nothing, 0)
+            return ReceiveAnswer(wire.nothing(self._clock.wall_ms(), trouble), nothing, 0)
         if self._traces is not None:
             self._traces.delivered(topic.name, group.name, popped, self._store_host)
         place = raft_group, group.consumer_group_id, topic.topic_id
@@ -133,7 +133,7 @@ class Deliverer:
         messages, packed, sizes, counts = delivered
         responses = [wire.RECEIVE_OK, *messages, wire.delivery_timestamp(self._clock.wall_ms())]
         self._recorder.delivered(topic, group.name, sizes, counts)
-        return Answer(responses, Given(*place, packed), sum(sizes))
+        return ReceiveAnswer(responses, Given(*place, packed), sum(sizes))
 
     async def release(self, given: Given, timeout_s: float) -> None:
         """Make undelivered messages visible again; this counts as no attempt (rule 36).

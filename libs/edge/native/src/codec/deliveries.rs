@@ -78,8 +78,7 @@ impl DeliveryPass {
     }
 }
 
-type Delivered<'py> =
-    (Bound<'py, PyList>, Bound<'py, PyBytes>, (usize, usize), (usize, usize));
+type Delivered<'py> = (Bound<'py, PyList>, Bound<'py, PyBytes>, (usize, usize), (usize, usize));
 
 /// A LeasedMessage.
 struct Leased<'a> {
@@ -134,7 +133,7 @@ struct Writer<'a> {
     fragments: &'a Fragments,
     store_host: &'a [u8],
     signer: Signer,
-    /// What comes before the handle, of messages of one store time.
+    /// The bytes before the handle, for messages of one store time.
     head: Vec<u8>,
     head_of_ms: Option<u64>,
     added: Vec<u8>,

@@ -48,7 +48,7 @@ pub struct ReceiptForm {
     person: Vec<u8>,
 }
 
-/// Whose leases they are, and of what.
+/// The raft group, consumer group and topic of leases.
 #[derive(Clone, Copy)]
 pub struct Place {
     pub raft_group: u32,
