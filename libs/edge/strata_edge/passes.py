@@ -37,6 +37,7 @@ class SendFragments(NamedTuple):
         system_properties: key of the system properties.
         user_property: key of a user property.
         message_group: name of the user property that repeats the message group, as a field.
+        ok_status: status OK as a field of an answer, and of an entry of it.
     """
 
     digest: bytes
@@ -45,6 +46,7 @@ class SendFragments(NamedTuple):
     system_properties: bytes
     user_property: bytes
     message_group: bytes
+    ok_status: bytes
 
 
 class SendPass(Protocol[Outgoing]):
@@ -72,6 +74,120 @@ class SendPass(Protocol[Outgoing]):
             ValueError: `read` did not take it.
         """
 
+    def sent(self, message_ids: Sequence[str], offsets: Sequence[int]) -> bytes:
+        """Serialise the answer to messages that are all stored.
+
+        Args:
+            message_ids: of the messages.
+            offsets: of the same messages, in their queues.
+        """
+
+
+class ReceiptForm(NamedTuple):
+    """How a signed receipt handle is written.
+
+    Attributes:
+        version: high half of its first byte.
+        auto_renewed: flag of its first byte: the lease has no end of its own.
+        person: personalisation of its tag.
+    """
+
+    version: int
+    auto_renewed: int
+    person: bytes
+
+
+class DeliveryFragments(NamedTuple):
+    """Keys of the fields that a delivery adds to a message, and of those around them.
+
+    Attributes:
+        store_timestamp: of a system property, as all keys but the last two and those of its parts.
+        seconds: part of the timestamp.
+        nanos: part of the timestamp.
+        store_host: host that clients log.
+        receipt_handle: of this delivery.
+        queue: public queue id.
+        queue_offset: in the queue.
+        attempt: number of this delivery.
+        system_properties: of a message.
+        message: of a response.
+    """
+
+    store_timestamp: bytes
+    seconds: bytes
+    nanos: bytes
+    store_host: bytes
+    receipt_handle: bytes
+    queue: bytes
+    queue_offset: bytes
+    attempt: bytes
+    system_properties: bytes
+    message: bytes
+
+
+class DeliveryPass(Protocol):
+    """Turns leased messages into responses of a receive."""
+
+    def deliver(
+        self,
+        popped: bytes,
+        place: tuple[int, int, int],
+        store_host: bytes,
+        key: tuple[int, bytes],
+    ) -> tuple[list[bytes], bytes, tuple[int, int], tuple[int, int]] | None:
+        """Serialise the messages of a pop for their client.
+
+        Args:
+            popped: a serialised PopResponse; its messages have their bytes.
+            place: raft group, id of the consumer group, id of the topic.
+            store_host: host that clients log as the one that stored the messages.
+            key: low half of the id of the key that signs handles, and its secret.
+
+        Returns:
+            A response for each message; of each lease 28 bytes with queue, offset, lease number,
+            generation and end; sizes and counts of messages at their first and at later attempts.
+            None: the twin decides.
+        """
+
+
+class ReceiptPass(Protocol):
+    """Reads receipt handles."""
+
+    def read(
+        self,
+        texts: list[str],
+        keys: Sequence[tuple[int, bytes]],
+        consumer_group_id: int,
+        topic_id: int,
+    ) -> list[tuple[int, bytes]] | None:
+        """Read handles that are all signed, good and of one consumer group and topic.
+
+        Args:
+            texts: the handles.
+            keys: low half of the id, and the secret, of each valid key.
+            consumer_group_id: whose leases they have to name.
+            topic_id: of what.
+
+        Returns:
+            The raft group of each lease, and the lease as a field of GroupLeases; None: the twin
+            decides.
+        """
+
+
+class AckPass(Protocol):
+    """Reads AckMessageRequests."""
+
+    def read(self, request: bytes) -> tuple[bytes, list[str], bytes] | None:
+        """Read a request: group, topic, entries with a message id and a handle.
+
+        Args:
+            request: serialised.
+
+        Returns:
+            Group and topic as a request of their own, the handles, and the answer for the case
+            that all are OK; None: the twin decides.
+        """
+
 
 class NativePasses(Protocol):
     """Makes passes."""
@@ -92,4 +208,27 @@ class NativePasses(Protocol):
             limits: a request beyond them is the twin's.
             fragments: what is added.
             reserved: names of user properties; a request that uses one is the twin's.
+        """
+
+    def DeliveryPass(self, form: ReceiptForm, fragments: DeliveryFragments) -> DeliveryPass:
+        """Make a pass over leased messages.
+
+        Args:
+            form: of the handles it writes.
+            fragments: what it adds to messages.
+        """
+
+    def ReceiptPass(self, form: ReceiptForm) -> ReceiptPass:
+        """Make a pass over receipt handles.
+
+        Args:
+            form: of the handles it reads.
+        """
+
+    def AckPass(self, ok_answer: bytes, ok_entry: bytes) -> AckPass:
+        """Make a pass over AckMessageRequests.
+
+        Args:
+            ok_answer: status OK as a field of the answer.
+            ok_entry: status OK as a field of an entry of the answer.
         """

@@ -13,7 +13,6 @@ from strata.admin.v1 import admin_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.access.principals import Principal
 from strata_broker.app import BrokerApp
-from strata_broker.base import wire
 from strata_broker.base.config import BrokerConfig
 from strata_broker.receives.ack import Acknowledger
 from strata_broker.receives.pending_ack import PendingAck
@@ -209,14 +208,14 @@ async def test_a_gathered_send_that_fails_leaves_the_others_of_its_entry_alone(
     edge: FakeEdge, app: BrokerApp, monkeypatch: pytest.MonkeyPatch, failed_requests: Failed
 ) -> None:
     """Both messages are stored as one entry; the send that fails is told so, the other is OK."""
-    sent = wire.sent
+    sent = app._sender.sent
 
     def sent_or_fail(message_ids: Sequence[str], offsets: Sequence[int]) -> bytes:
         if message_ids[0].endswith("1"):
             raise OddError("odd")
         return sent(message_ids, offsets)
 
-    monkeypatch.setattr(wire, "sent", sent_or_fail)
+    monkeypatch.setattr(app._sender, "sent", sent_or_fail)
     calls = edge.begin_turn(("SendMessage", send_request(1)), ("SendMessage", send_request(2)))
     codes = [(await send_status(call)).code for call in calls]
     assert codes == [INTERNAL, definition_pb2.OK]

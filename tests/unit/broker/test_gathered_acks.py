@@ -12,7 +12,6 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError
 from strata_broker.app import BrokerApp
-from strata_broker.base import wire
 from strata_broker.receives.handles import HandleReader
 from strata_mq.requests.handle import decode_handle, encode_handle
 from strata_testing import until
@@ -298,14 +297,23 @@ async def test_a_mistake_leaves_nothing_charged_and_nobody_without_answer(
     def fail(*_: object, **__: object) -> Any:
         raise ZeroDivisionError
 
+    failed: set[FakeCall] = set()
+    complete = FakeCall.complete
+
+    def fail_at_first(call: FakeCall, *answer: Any) -> None:
+        if call not in failed:
+            failed.add(call)
+            fail()
+        complete(call, *answer)
+
     with monkeypatch.context() as patched:
         match fails:
             case "reading":
-                patched.setattr(HandleReader, "read_all", fail)
+                patched.setattr(HandleReader, "leases", fail)
             case "sending":
                 patched.setattr(app._storage.acker, "ack", fail)
             case _:
-                patched.setattr(wire, "plainly_acked", fail)
+                patched.setattr(FakeCall, "complete", fail_at_first)
         codes = await codes_of(edge.begin_turn(*(ack_of(handle) for handle in handles[:3])))
     assert codes == [INTERNAL] * 3
     assert failed_requests

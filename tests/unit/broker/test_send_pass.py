@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import random
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import google_crc32c
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp
+from strata_broker.base import wire
 from strata_broker.base.config import TransactionSection
 from strata_broker.base.group_clock import GroupClock
 from strata_broker.metadata.requests import Caller
@@ -60,7 +63,7 @@ MIXED = TopicRow(meta_pb2.Topic(topic_id=7, name="orders", type=meta_pb2.TOPIC_T
 Edit = Callable[[definition_pb2.Message], None]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def send_pass() -> SendPass[OutgoingMessage]:
     """The pass, with small limits."""
     passes = installed_passes()
@@ -311,6 +314,10 @@ class Counting:
         self.stored += 1
         return self._send_pass.store(request, sender)
 
+    def sent(self, message_ids: Sequence[str], offsets: Sequence[int]) -> bytes:
+        """See `SendPass.sent`."""
+        return self._send_pass.sent(message_ids, offsets)
+
 
 async def test_a_refused_send_is_not_hashed(
     send_pass: SendPass[OutgoingMessage], app: BrokerApp, client: Client
@@ -435,3 +442,22 @@ def _text(chance: random.Random) -> str:
 
 def _varint(value: int) -> bytes:
     return bytes((value & 0x7F | 0x80, value >> 7)) if value > 0x7F else bytes((value,))
+
+
+@given(
+    st.lists(
+        st.tuples(st.text(max_size=300), st.integers(0, (1 << 63) - 1)), min_size=1, max_size=5
+    )
+)
+def test_an_answer_is_what_the_twin_makes(
+    send_pass: SendPass[OutgoingMessage], results: list[tuple[str, int]]
+) -> None:
+    """Ids of any length and characters, offsets of any size."""
+    message_ids, offsets = [one[0] for one in results], [one[1] for one in results]
+    assert send_pass.sent(message_ids, offsets) == wire.sent(message_ids, offsets)
+
+
+def test_an_answer_needs_an_offset_for_each_message(send_pass: SendPass[OutgoingMessage]) -> None:
+    """Nothing is left out in silence."""
+    with pytest.raises(ValueError, match="an offset for each message"):
+        send_pass.sent(["a", "b"], [1])

@@ -124,7 +124,7 @@ async def test_leases_that_a_repeat_of_the_attempt_got_stay() -> None:
     releases = Releases()
     tasks = RequestTasks("test")
     takebacks = Takebacks(releases, None, 1.0, requests=tasks, metrics=Metrics.disabled())  # type: ignore[arg-type]
-    given = Given(1, 5, 101, [(0, 7, 1, 0, 0)])
+    given = Given(1, 5, 101, bytes(28))
     first, second = takebacks.receive_of(5, 77), takebacks.receive_of(5, 77)
     other = takebacks.receive_of(6, 77)
     takebacks.take_back(given, 77, first)

@@ -29,5 +29,8 @@ fn strata_edge_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<python::HotCall>()?;
     module.add_class::<python::CallInfo>()?;
     module.add_class::<codec::SendPass>()?;
+    module.add_class::<codec::DeliveryPass>()?;
+    module.add_class::<codec::ReceiptPass>()?;
+    module.add_class::<codec::AckPass>()?;
     Ok(())
 }

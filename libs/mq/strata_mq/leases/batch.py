@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from strata_mq.leases.types import Lease, LeaseState, TakeRequest
+from collections.abc import Iterable
+
+from strata_mq.leases.types import Columns, Lease, LeaseState, TakeRequest
 
 _ATTEMPTS_MAX = 0xFFFF
 
@@ -55,6 +57,43 @@ class TakeBatch:
             lease = self._fresh[group_hash, length] = self._lease(1, 1, group_hash, length)
         self._add(offset, lease)
         return lease
+
+    def take_plain(self, run: Columns, ordinals: Iterable[int], room: int) -> int | None:
+        """Lease new messages of a run, as `fits` and `fresh` do for one, where none waits.
+
+        Args:
+            run: of columns.
+            ordinals: of the messages, in the run.
+            room: for so many leases.
+
+        Returns:
+            The first ordinal that was not taken; None: all were.
+        """
+        base, lengths, group_hashes = run.base_offset, run.lengths, run.group_hashes
+        taken, leases = self.taken, self._fresh
+        most, most_bytes, size_bytes = (
+            min(self.request.max_messages, len(taken) + room),
+            self.request.max_bytes,
+            self._bytes,
+        )
+        left = None
+        for ordinal in ordinals:
+            group_hash, length = group_hashes[ordinal], lengths[ordinal]
+            if self.full or len(taken) >= most:
+                left = ordinal
+                break
+            if taken and size_bytes + length > most_bytes:
+                self.full = True
+                left = ordinal
+                break
+            lease = leases.get((group_hash, length))
+            if lease is None:
+                lease = leases[group_hash, length] = self._lease(1, 1, group_hash, length)
+            taken.append((base + ordinal, lease))
+            size_bytes += length
+        self._bytes = size_bytes
+        self.full = self.full or len(taken) >= self.request.max_messages
+        return left
 
     def again(self, offset: int, before: Lease) -> Lease:
         """Lease a row once more."""

@@ -201,13 +201,17 @@ class QueueLeases(QueueLeaseRows):
     def _scan(self, run: Columns, end: int, batch: TakeBatch) -> int:
         """Look at offsets from head to end - 1 of a run; return the first not looked at."""
         base, lengths, group_hashes = run.base_offset, run.lengths, run.group_hashes
-        order, fifo = self._order, self._fifo
+        order = self._order
         room = self._max_in_flight - (len(self._rows) - self.blocked)
-        for ordinal in run.selected_between(self.head - base, end - base):
+        selected = run.selected_between(self.head - base, end - base)
+        if not self._fifo:
+            left = batch.take_plain(run, selected, room)
+            return end if left is None else base + left
+        for ordinal in selected:
             group_hash, length = group_hashes[ordinal], lengths[ordinal]
-            if batch.full or room <= 0 or (fifo and self.blocked >= self._max_blocked):
+            if batch.full or room <= 0 or self.blocked >= self._max_blocked:
                 return base + ordinal
-            if fifo and order.blocks(group_hash):
+            if order.blocks(group_hash):
                 order.added(base + ordinal, batch.block(base + ordinal, group_hash, length))
                 self.blocked += 1
                 self.waiting += 1
@@ -216,8 +220,7 @@ class QueueLeases(QueueLeaseRows):
                 return base + ordinal
             lease = batch.fresh(base + ordinal, group_hash, length)
             room -= 1
-            if fifo:
-                order.added(base + ordinal, lease)
+            order.added(base + ordinal, lease)
         return end
 
     def _hold_batch(self, batch: TakeBatch) -> None:
@@ -265,22 +268,28 @@ class QueueLeases(QueueLeaseRows):
         self, handles: Iterable[tuple[int, int, int, int]], now_ms: int, *, repeated: bool = False
     ) -> tuple[list[bool], LeaseChange | None]:
         """Do what `ack` does for many (offset, lease number, generation, visible at ms) at once."""
-        rows, current = self._rows, self.generation
-        valid: list[bool] = []
-        gone: list[int] = []
+        rows, current, fifo = self._rows, self.generation, self._fifo
+        valid, gone = list[bool](), list[int]()
         for offset, lease_number, generation, visible_at_ms in handles:
             lease = rows.get(offset)
             if lease is None:
                 in_time = repeated or visible_at_ms == 0 or visible_at_ms > now_ms
                 valid.append(offset < self.head and generation == current and in_time)
             elif self._is_held(lease, lease_number, generation, now_ms):
-                self._remove(offset, lease)
+                del rows[offset]
+                if lease.auto_renewed or lease.attempt:
+                    self._let_go(offset, lease)
+                if fifo:
+                    self._order.removed(offset, lease)
                 gone.append(offset)
                 valid.append(True)
             else:
                 valid.append(False)
         if not gone:
             return valid, None
+        # The rest of what `_remove` does follows once for all.
+        self.in_flight -= len(gone)
+        self._shorten_index()
         return valid, LeaseChange(current, self.head, False, (), tuple(gone))
 
     def change_invisible(

@@ -140,8 +140,12 @@ class QueueLeaseRows:
                 self.blocked -= 1
             self._exhausted.pop(offset, None)
         self._order.removed(offset, lease)
-        if len(self._offsets) > 2 * len(rows) + _INDEX_SLACK:
-            self._offsets = deque(rows)
+        self._shorten_index()
+
+    def _shorten_index(self) -> None:
+        """Drop offsets of rows that are gone, once they are the greater part."""
+        if len(self._offsets) > 2 * len(self._rows) + _INDEX_SLACK:
+            self._offsets = deque(self._rows)
 
     def _make_visible(
         self, offset: int, lease: Lease, now_ms: int, lease_number: int | None = None

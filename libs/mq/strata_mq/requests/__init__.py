@@ -2,6 +2,7 @@
 
 from strata_mq.requests.errors import Code, RequestError
 from strata_mq.requests.handle import (
+    SIGNED_FORM,
     ReceiptHandle,
     decode_handle,
     decode_handles,
@@ -82,6 +83,7 @@ __all__ = [
     "REDRIVE_GROUP",
     "RESERVED_PROPERTIES",
     "RETRY_PREFIX",
+    "SIGNED_FORM",
     "TABLE_PREFIX",
     "TRANSACTION_DEAD_LETTER_GROUP",
     "BadHandleError",

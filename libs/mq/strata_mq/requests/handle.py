@@ -35,6 +35,17 @@ _FROM_URL_SAFE = bytes.maketrans(b"-_", b"+/")
 assert _UNSIGNED_BYTES % 3 == _SIGNED_BYTES % 3 == 0, "base64 of a handle needs no padding"
 
 
+class SignedForm(NamedTuple):
+    """How signed handles are written, for a native pass; see `strata_edge.passes.ReceiptForm`."""
+
+    version: int
+    auto_renewed: int
+    person: bytes
+
+
+SIGNED_FORM = SignedForm(_SIGNED_VERSION, _AUTO_RENEWED, HandleKind.RECEIPT.value)
+
+
 class ReceiptHandle(NamedTuple):
     """Content of a handle: the fields of strata.storage.v1.LeaseRef, and the raft group."""
 

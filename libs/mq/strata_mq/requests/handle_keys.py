@@ -33,13 +33,24 @@ class HandleKind(Enum):
 class HandleKeys:
     """Signs and checks; without a key to sign with, handles are unsigned.
 
+    Attributes:
+        secrets: (low half of its id, secret) of each key, for a native pass.
+        signing: that of the key that signs; None: none does.
+
     Args:
         keys: secrets of 16 to 32 bytes by key id; the ids differ in their low 16 bits.
         signing_key_id: signs; 0: none does.
         accept_unsigned: whether handles without a signature are good.
     """
 
-    __slots__ = ("_hashes", "_seal_id", "accept_unsigned", "signing_key_id")
+    __slots__ = (
+        "_hashes",
+        "_seal_id",
+        "accept_unsigned",
+        "secrets",
+        "signing",
+        "signing_key_id",
+    )
 
     def __init__(
         self, keys: Mapping[int, bytes], signing_key_id: int = 0, *, accept_unsigned: bool = True
@@ -55,6 +66,11 @@ class HandleKeys:
             for kind in HandleKind
         }
         self._seal_id = _KEY_ID.pack(signing_key_id & _KEY_ID_MASK)
+        by_id = {key_id & _KEY_ID_MASK: secret for key_id, secret in keys.items()}
+        self.secrets = tuple(by_id.items())
+        self.signing: tuple[int, bytes] | None = None
+        if signing_key_id and (secret := by_id.get(signing_key_id & _KEY_ID_MASK)) is not None:
+            self.signing = signing_key_id & _KEY_ID_MASK, secret
 
     def seal(self, kind: HandleKind, fields: bytes) -> bytes:
         """Return what a signed handle ends with.

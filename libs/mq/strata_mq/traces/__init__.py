@@ -1,6 +1,7 @@
 """Traces of messages: the outcome of each delivery."""
 
 from strata_mq.traces.delivery import (
+    DELIVERY_KEYS,
     STORE_FRAGMENTS,
     DeadLetterOrigin,
     delivery_fragment,
@@ -19,6 +20,7 @@ from strata_mq.traces.traces import (
 )
 
 __all__ = [
+    "DELIVERY_KEYS",
     "STORE_FRAGMENTS",
     "ClientName",
     "DeadLetterOrigin",

@@ -69,6 +69,42 @@ STORE_FRAGMENTS = StoreFragments(
 )
 
 
+class DeliveryKeys(NamedTuple):
+    """Keys of the fields that `delivery_fragment` writes, for a native pass.
+
+    Attributes:
+        store_timestamp: with its parts `seconds` and `nanos`.
+        seconds: of the timestamp.
+        nanos: of the timestamp.
+        store_host: host that clients log.
+        receipt_handle: of this delivery.
+        queue: public queue id.
+        queue_offset: in the queue.
+        attempt: number of this delivery.
+    """
+
+    store_timestamp: bytes
+    seconds: bytes
+    nanos: bytes
+    store_host: bytes
+    receipt_handle: bytes
+    queue: bytes
+    queue_offset: bytes
+    attempt: bytes
+
+
+DELIVERY_KEYS = DeliveryKeys(
+    _STORE_TIMESTAMP,
+    _TIMESTAMP_SECONDS,
+    _TIMESTAMP_NANOS,
+    _STORE_HOST,
+    _RECEIPT_HANDLE,
+    _QUEUE_ID,
+    _QUEUE_OFFSET,
+    _DELIVERY_ATTEMPT,
+)
+
+
 class DeadLetterOrigin(NamedTuple):
     """Where a message of a dead-letter topic came from."""
 

@@ -106,6 +106,12 @@ def status(code: int, text: str) -> bytes:
 OK_STATUS = status(20000, "OK")
 _OK_FIRST_FIELD = length_delimited(1, OK_STATUS)
 _OK_THIRD_FIELD = length_delimited(3, OK_STATUS)
+OK_ANSWER = _OK_FIRST_FIELD
+"""Status OK of the answer to a send or an ack."""
+OK_ENTRY = _OK_THIRD_FIELD
+"""Status OK of an `AckMessageResultEntry`."""
+RECEIVED_MESSAGE_KEY = b"\x12"
+"""`ReceiveMessageResponse.message`: field 2, length-delimited."""
 
 
 def pending_result_entry(message_id: bytes, transaction_id: bytes, recall_handle: bytes) -> bytes:
@@ -160,12 +166,12 @@ def _acked_entry_parts(id_length: int, handle_length: int) -> tuple[bytes, bytes
     return b"\x12" + varint(size) + first, second
 
 
-def plain_ack(request: bytes) -> tuple[bytes, list[bytes], list[str]] | None:
+def plain_ack(request: bytes) -> tuple[bytes, list[str], bytes] | None:
     """Read an AckMessageRequest as clients write it: group, topic, entries with id and handle.
 
     Returns:
-        Group and topic as a request of their own; of each entry its bytes and its handle. None:
-        the request has another form, or a field of 128 bytes or more.
+        Group and topic as a request of their own, the handles, and the answer for the case that
+        all are OK. None: the request has another form, or a field of 128 bytes or more.
     """
     entries, handles = [], []
     try:
@@ -194,15 +200,13 @@ def plain_ack(request: bytes) -> tuple[bytes, list[bytes], list[str]] | None:
             at = end
     except IndexError:
         return None
-    return (head, entries, handles) if entries and at == len(request) else None
+    if not entries or at != len(request):
+        return None
+    return head, handles, _plainly_acked(entries)
 
 
-def plainly_acked(entries: Sequence[bytes]) -> bytes:
-    """Serialise an AckMessageResponse whose entries are all OK.
-
-    Args:
-        entries: as `plain_ack` returned them; an entry of the answer begins as that of the request.
-    """
+def _plainly_acked(entries: Sequence[bytes]) -> bytes:
+    """Serialise an answer whose entries are all OK; each begins as that of the request."""
     if len(entries) == 1:
         return b"".join((_plainly_acked_head(len(entries[0])), entries[0], _OK_THIRD_FIELD))
     parts = [_OK_FIRST_FIELD]
@@ -261,7 +265,7 @@ def received_message(stored: bytes, added: bytes, rest: bytes = b"") -> bytes:
     size = 1 + len(properties_length) + len(stored) - properties_at + len(added) + len(rest)
     return b"".join(
         (
-            b"\x12",
+            RECEIVED_MESSAGE_KEY,
             varint(size),
             SYSTEM_PROPERTIES_KEY,
             properties_length,

@@ -33,6 +33,7 @@ from strata_broker.clients.sessions import Client, Sessions
 from strata_broker.metadata.metadata import TopicRow
 from strata_broker.operators.dead_letters import DeadLetters
 from strata_broker.operators.message_queries import MAX_PAGE_MESSAGES, MessageQueries
+from strata_broker.receives.handles import lease_field
 from strata_broker.receives.receive import topic_ref
 from strata_broker.sends.send import Sender
 from strata_broker.sends.staged_sends import StagedSends, outgoing_again
@@ -338,7 +339,7 @@ class Redriver:
                 leased.generation,
                 leased.visible_at_ms,
             )
-            self._acker.ack(raft_group, (lease,), acked, (index,), deadline_s)
+            self._acker.ack(raft_group, (lease_field(lease),), acked, (index,), deadline_s)
         await acked.done
 
 

@@ -13,16 +13,17 @@ from apache.rocketmq.v2 import service_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.access.call_runtime import CallRuntime
 from strata_broker.access.principals import Principal, topic_target
-from strata_broker.base import errors
+from strata_broker.base import errors, wire
 from strata_broker.base.parsing import parse
 from strata_broker.base.shares import owners_of
 from strata_broker.clients.provision import Provisioner
 from strata_broker.metadata.metadata import MetadataView, Name, TopicRow
 from strata_broker.metadata.requests import Caller, caller_of, milliseconds, time_for
 from strata_broker.receives.ack_room import AckRoom
-from strata_broker.receives.gathered_acks import GatheredAcks
+from strata_broker.receives.gathered_acks import GatheredAcks, PlainAckReader
 from strata_broker.receives.handles import HandleReader, by_raft_group, lease_ref
 from strata_broker.receives.pending_ack import ACK, PendingAck
+from strata_broker.receives.receive_passes import new_ack_pass, new_receipt_pass
 from strata_broker.receives.unclaimed import Unclaimed
 from strata_broker.storage_client.ack_lanes import Acker
 from strata_broker.storage_client.storage_client import StorageClient
@@ -46,6 +47,7 @@ class Acknowledger:
     Attributes:
         acker: sends acks to storage.
         handles: reads receipt handles.
+        plain_ack: reads requests in their usual form, see `wire.plain_ack`.
         room: bounds the requests that wait.
         recorder: counts answers.
         requests: note unexpected failures.
@@ -63,7 +65,11 @@ class Acknowledger:
         self._unclaimed = unclaimed
         self._view = provisioner.view
         self._provisioner = provisioner
-        self.handles = HandleReader(provisioner.view, runtime.handles)
+        self.handles = HandleReader(
+            provisioner.view, runtime.handles, new_receipt_pass(runtime.passes)
+        )
+        ack_pass = new_ack_pass(runtime.passes)
+        self.plain_ack: PlainAckReader = wire.plain_ack if ack_pass is None else ack_pass.read
         self.acker = acker
         self._access = runtime.access
         self._config = config.ack
@@ -129,11 +135,10 @@ class Acknowledger:
         try:
             caller = caller_of(call.metadata)
             self._charge(pending, caller)
-            request = self._parsed(call.request)
-            pending.entries = request.entries
-            if not self.room.take_entries(pending.owners, len(request.entries)):
+            request, texts = self._read(call.request, pending)
+            if not self.room.take_entries(pending.owners, len(texts)):
                 raise errors.too_many_requests()
-            pending.charged_entries = len(request.entries)
+            pending.charged_entries = len(texts)
             group, topic = self.admitted(request, caller, principal)
         except RequestError as bad:
             pending.refuse(bad)
@@ -141,12 +146,11 @@ class Acknowledger:
             return
         self._unclaimed.claimed(caller.client_id)
         deadline_s = started_s + self.time_for(call)
-        pending.begin()
-        if not request.entries:
+        pending.begin(len(texts))
+        if not texts:
             pending.answer()
             return
-        texts = [entry.receipt_handle for entry in request.entries]
-        good, bad_handles = by_raft_group(self.handles.read_all(texts, group, topic))
+        good, bad_handles = by_raft_group(self.handles.leases(texts, group, topic))
         if bad_handles:
             invalid = RequestError(Code.INVALID_RECEIPT_HANDLE)
             pending.settled(bad_handles, dict.fromkeys(bad_handles, invalid))
@@ -171,6 +175,22 @@ class Acknowledger:
             raise errors.too_many_requests()
         pending.owners = owners
         pending.charged_bytes = size_bytes
+
+    def _read(
+        self, data: bytes, pending: PendingAck
+    ) -> tuple[service_pb2.AckMessageRequest, list[str]]:
+        """Return a request with its group and topic, and the handles of its entries.
+
+        Raises:
+            RequestError: BAD_REQUEST.
+        """
+        plain = self.plain_ack(data)
+        if plain is not None and len(plain[1]) <= self._config.max_entries:
+            head, texts, pending.plain_answer = plain
+            return service_pb2.AckMessageRequest.FromString(head), texts
+        request = self._parsed(data)
+        pending.entries = request.entries
+        return request, [entry.receipt_handle for entry in request.entries]
 
     def _parsed(self, data: bytes) -> service_pb2.AckMessageRequest:
         most = self._config.max_entries

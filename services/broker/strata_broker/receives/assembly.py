@@ -10,8 +10,9 @@ from strata_broker.receives.deliver import Deliverer
 from strata_broker.receives.lite_consumers import LiteConsumers
 from strata_broker.receives.lite_popper import LitePopper
 from strata_broker.receives.popper import Popper
+from strata_broker.receives.pops import Pops
 from strata_broker.receives.pulls import Puller
-from strata_broker.receives.receive import Pops, Receiver
+from strata_broker.receives.receive import Receiver
 from strata_broker.receives.serving_order import ServingOrders
 from strata_broker.receives.takebacks import Takebacks
 from strata_broker.receives.unclaimed import Unclaimed

@@ -6,7 +6,8 @@ parsed. Storage returns only messages that pass the subscription's filter.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import struct
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from strata.meta.v1 import meta_pb2
@@ -16,8 +17,13 @@ from strata_broker.base import wire
 from strata_broker.base.message_traces import MessageTraces
 from strata_broker.metadata.metadata import TopicRow
 from strata_broker.metadata.stored_messages import shown_message
+from strata_broker.receives.receive_passes import new_delivery_pass
 from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.requests import ReceiptHandle
+
+# Queue, offset, lease number, generation, visible at.
+_LEASE = struct.Struct(">IQIIQ")
+_Delivered = tuple[list[bytes], bytes, tuple[int, int], tuple[int, int]]
 
 
 class Given(NamedTuple):
@@ -27,13 +33,36 @@ class Given(NamedTuple):
         raft_group: where they are.
         consumer_group_id: whose they are.
         topic_id: of their messages.
-        leases: (queue, offset, lease number, generation, visible at) of each.
+        packed: 28 bytes of each.
     """
 
     raft_group: int
     consumer_group_id: int
     topic_id: int
-    leases: Sequence[tuple[int, int, int, int, int]]
+    packed: bytes
+
+    @property
+    def lease_count(self) -> int:
+        """Number of leases."""
+        return len(self.packed) // _LEASE.size
+
+    def leases(self) -> Iterator[tuple[int, int, int, int, int]]:
+        """Return queue, offset, lease number, generation and end of each lease."""
+        return _LEASE.iter_unpack(self.packed)
+
+
+class ReceiveAnswer(NamedTuple):
+    """The answer of a receive.
+
+    Attributes:
+        responses: serialised: status, messages, delivery timestamp.
+        given: the leases of its messages.
+        size_bytes: of its messages, as they are stored.
+    """
+
+    responses: list[bytes]
+    given: Given
+    size_bytes: int
 
 
 def given_by(
@@ -43,11 +72,12 @@ def given_by(
     leased: Iterable[storage_pb2.LeasedMessage],
 ) -> Given:
     """Return the leases of messages."""
+    pack = _LEASE.pack
     leases = [
-        (one.queue, one.offset, one.lease_number, one.generation, one.visible_at_ms)
+        pack(one.queue, one.offset, one.lease_number, one.generation, one.visible_at_ms)
         for one in leased
     ]
-    return Given(raft_group, consumer_group_id, topic_id, leases)
+    return Given(raft_group, consumer_group_id, topic_id, b"".join(leases))
 
 
 class Deliverer:
@@ -62,6 +92,7 @@ class Deliverer:
         traces: MessageTraces | None = None,
     ) -> None:
         self._handles = runtime.handles
+        self._pass = new_delivery_pass(runtime.passes)
         self._traces = traces if traces is not None and traces.tracer.enabled else None
         self._storage = storage
         self._store_host = store_host
@@ -73,15 +104,15 @@ class Deliverer:
         """Set the host that messages name as the one that stored them."""
         self._store_host = store_host
 
-    def responses(
+    def answer(
         self,
         raft_group: int,
         group: meta_pb2.ConsumerGroup,
         topic: TopicRow,
         popped: storage_pb2.PopResponse,
         trouble: str = "",
-    ) -> list[bytes]:
-        """Return the serialised responses of a receive: status, messages, delivery timestamp.
+    ) -> ReceiveAnswer:
+        """Return the answer of a receive.
 
         Args:
             raft_group: where the messages were leased.
@@ -91,32 +122,18 @@ class Deliverer:
             trouble: why messages may be missing, for a receive without messages.
         """
         if not popped.messages:
-            return wire.nothing(self._clock.wall_ms(), trouble)
+            nothing = Given(raft_group, group.consumer_group_id, topic.topic_id, b"")
+            return ReceiveAnswer(wire.nothing(self._clock.wall_ms(), trouble), nothing, 0)
         if self._traces is not None:
             self._traces.delivered(topic.name, group.name, popped, self._store_host)
-        responses = [wire.RECEIVE_OK]
-        sizes, counts = [0, 0], [0, 0]
-        handles = self._receipts(raft_group, group, topic, popped)
-        for leased, handle in zip(popped.messages, handles, strict=True):
-            message, attempt = leased.message, leased.attempt_count
-            responses.append(
-                shown_message(
-                    topic,
-                    message,
-                    leased.store_time_ms,
-                    self._store_host,
-                    leased.queue,
-                    leased.offset,
-                    handle,
-                    attempt,
-                )
-            )
-            is_retry = attempt > 1
-            sizes[is_retry] += len(message)
-            counts[is_retry] += 1
-        responses.append(wire.delivery_timestamp(self._clock.wall_ms()))
-        self._recorder.delivered(topic, group.name, (sizes[0], sizes[1]), (counts[0], counts[1]))
-        return responses
+        place = raft_group, group.consumer_group_id, topic.topic_id
+        delivered = self._passed(place, topic, popped)
+        if delivered is None:
+            delivered = self._joined(place, topic, popped)
+        messages, packed, sizes, counts = delivered
+        responses = [wire.RECEIVE_OK, *messages, wire.delivery_timestamp(self._clock.wall_ms())]
+        self._recorder.delivered(topic, group.name, sizes, counts)
+        return ReceiveAnswer(responses, Given(*place, packed), sum(sizes))
 
     async def release(self, given: Given, timeout_s: float) -> None:
         """Make undelivered messages visible again; this counts as no attempt (rule 36).
@@ -124,10 +141,10 @@ class Deliverer:
         Raises:
             RequestError: storage did not release them; the leases expire or end with their holder.
         """
-        if not given.leases:
+        if not given.packed:
             return
         request = storage_pb2.ReleaseRequest(raft_group=given.raft_group)
-        for queue, offset, lease_number, generation, visible_at_ms in given.leases:
+        for queue, offset, lease_number, generation, visible_at_ms in given.leases():
             request.undelivered.add(
                 consumer_group_id=given.consumer_group_id,
                 topic_id=given.topic_id,
@@ -146,16 +163,41 @@ class Deliverer:
         )
         self._released.add(response.released)
 
-    def _receipts(
-        self,
-        raft_group: int,
-        group: meta_pb2.ConsumerGroup,
-        topic: TopicRow,
-        popped: storage_pb2.PopResponse,
-    ) -> Sequence[str]:
-        """Return the receipt handle of each message."""
-        group_id, topic_id = group.consumer_group_id, topic.topic_id
-        leases = given_by(raft_group, group_id, topic_id, popped.messages).leases
-        return self._handles.receipts(
-            [ReceiptHandle(raft_group, group_id, topic_id, *one, one[4] == 0) for one in leases]
+    def _passed(
+        self, place: tuple[int, int, int], topic: TopicRow, popped: storage_pb2.PopResponse
+    ) -> _Delivered | None:
+        """Return what the native pass makes of messages; None: it does not take them."""
+        if self._pass is None or topic.is_dead_letter:
+            return None
+        key = self._handles.keys().signing
+        if key is None:
+            return None
+        return self._pass.deliver(popped.SerializeToString(), place, self._store_host.encode(), key)
+
+    def _joined(
+        self, place: tuple[int, int, int], topic: TopicRow, popped: storage_pb2.PopResponse
+    ) -> _Delivered:
+        """Return responses with the messages, their leases, their sizes and counts."""
+        given = given_by(*place, popped.messages)
+        handles = self._handles.receipts(
+            [ReceiptHandle(*place, *one, one[4] == 0) for one in given.leases()]
         )
+        responses, sizes, counts = [], [0, 0], [0, 0]
+        for leased, handle in zip(popped.messages, handles, strict=True):
+            message, attempt = leased.message, leased.attempt_count
+            responses.append(
+                shown_message(
+                    topic,
+                    message,
+                    leased.store_time_ms,
+                    self._store_host,
+                    leased.queue,
+                    leased.offset,
+                    handle,
+                    attempt,
+                )
+            )
+            is_retry = attempt > 1
+            sizes[is_retry] += len(message)
+            counts[is_retry] += 1
+        return responses, given.packed, (sizes[0], sizes[1]), (counts[0], counts[1])

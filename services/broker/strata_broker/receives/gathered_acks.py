@@ -12,14 +12,13 @@ Nothing is gathered longer than a turn, so the metadata cannot change meanwhile.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
 from apache.rocketmq.v2 import service_pb2
 from strata_broker.access.principals import Principal
-from strata_broker.base import wire
 from strata_broker.base.failures import passed_over
 from strata_broker.base.parsing import parse
 from strata_broker.base.receive_config import AckSection
@@ -28,12 +27,12 @@ from strata_broker.metadata.metadata import Name, TopicRow
 from strata_broker.metadata.recorder import Recorder
 from strata_broker.metadata.requests import Caller, caller_of
 from strata_broker.receives.ack_room import AckRoom
-from strata_broker.receives.handles import HandleReader
+from strata_broker.receives.handles import HandleReader, NamedLease
 from strata_broker.receives.pending_ack import ACK, PendingAck
 from strata_broker.receives.unclaimed import Unclaimed
 from strata_broker.storage_client.ack_lanes import Acker
 from strata_edge.ports import HotCall
-from strata_mq.requests import Code, ReceiptHandle, RequestError
+from strata_mq.requests import Code, RequestError
 from strata_runtime.tasks import RequestTasks
 
 _TELL = "tell who acks"
@@ -41,6 +40,9 @@ _TELL = "tell who acks"
 _MAX_REQUEST_BYTES = 1_024
 # Acks whose deadlines are so close have one: the earliest.
 _DEADLINES_PER_S = 100
+
+PlainAckReader = Callable[[bytes], tuple[bytes, list[str], bytes] | None]
+"""`wire.plain_ack`, or the native pass that does the same."""
 
 _Key = tuple[bytes, Caller, str, Principal, int]
 """Bytes of group and topic, caller, connection, rights, deadline: gathered acks have the same."""
@@ -52,6 +54,7 @@ class AckOwner(Protocol):
     Attributes:
         acker: sends acks to storage.
         handles: reads receipt handles.
+        plain_ack: reads requests in their usual form.
         room: bounds the requests that wait.
         recorder: counts answers.
         requests: note unexpected failures.
@@ -59,6 +62,7 @@ class AckOwner(Protocol):
 
     acker: Acker
     handles: HandleReader
+    plain_ack: PlainAckReader
     room: AckRoom
     recorder: Recorder
     requests: RequestTasks
@@ -102,10 +106,10 @@ class GatheredAcks:
         """
         if len(call.request) > self._max_request_bytes:
             return False
-        plain = wire.plain_ack(call.request)
+        plain = self._acknowledger.plain_ack(call.request)
         if plain is None or len(plain[1]) > self._max_entries:
             return False
-        head, entries, handles = plain
+        head, handles, answer = plain
         deadline_s = started_s + self._acknowledger.time_for(call)
         try:
             caller = caller_of(call.metadata)
@@ -119,7 +123,8 @@ class GatheredAcks:
         if acks is None:
             return False
         acks.calls.append(call)
-        acks.entries.append(entries)
+        acks.counts.append(len(handles))
+        acks.answers.append(answer)
         acks.handles += handles
         acks.deadline_s = min(acks.deadline_s, deadline_s)
         return True
@@ -136,8 +141,8 @@ class GatheredAcks:
     def _stage(self, acks: _TurnAcks) -> list[HotCall]:
         acknowledger = self._acknowledger
         try:
-            handles = acknowledger.handles.read_all(acks.handles, acks.group, acks.topic)
-            entries, alone = _entries_of(acks, handles, acknowledger)
+            leases = acknowledger.handles.leases(acks.handles, acks.group, acks.topic)
+            entries, alone = _entries_of(acks, leases, acknowledger)
         except Exception as failure:  # noqa: BLE001 - each of them meets it by itself, or does not
             acknowledger.requests.failed(ACK, failure)
             return acks.calls
@@ -172,10 +177,11 @@ class _TurnAcks:
     """Acks of a turn that have group, topic and connection in common."""
 
     __slots__ = (
+        "answers",
         "caller",
         "calls",
+        "counts",
         "deadline_s",
-        "entries",
         "group",
         "handles",
         "peer",
@@ -200,21 +206,22 @@ class _TurnAcks:
         self.started_s = started_s
         self.deadline_s = deadline_s
         self.calls: list[HotCall] = []
-        # Per call: the bytes of its entries. The handles of all calls are in one row.
-        self.entries: list[Sequence[bytes]] = []
+        # Per call: its answer if all is well, and how many of the handles it has.
+        self.answers: list[bytes] = []
+        self.counts: list[int] = []
         self.handles: list[str] = []
 
 
 def _entries_of(
-    acks: _TurnAcks, handles: Sequence[ReceiptHandle | None], acknowledger: AckOwner
+    acks: _TurnAcks, leases: Sequence[NamedLease | None], acknowledger: AckOwner
 ) -> tuple[dict[int, _Entry], list[HotCall]]:
     """Return (acks by raft group, the calls with a bad handle or with several raft groups)."""
     entries: dict[int, _Entry] = {}
     alone = []
     first = 0
-    for call, own_entries in zip(acks.calls, acks.entries, strict=True):
-        own = handles[first : first + len(own_entries)]
-        first += len(own_entries)
+    for call, count, answer in zip(acks.calls, acks.counts, acks.answers, strict=True):
+        own = leases[first : first + count]
+        first += count
         raft_group = _raft_group_of(own)
         if raft_group is None:
             alone.append(call)
@@ -222,19 +229,19 @@ def _entries_of(
         entry = entries.get(raft_group)
         if entry is None:
             entry = entries[raft_group] = _Entry(acknowledger, acks)
-        entry.add(call, own_entries, own)
+        entry.add(call, answer, own)
     return entries, alone
 
 
-def _raft_group_of(handles: Sequence[ReceiptHandle | None]) -> int | None:
-    """Return the raft group of handles; None: one is bad, or they are of several."""
-    first = handles[0]
+def _raft_group_of(leases: Sequence[NamedLease | None]) -> int | None:
+    """Return the raft group of leases; None: a handle is bad, or they are of several."""
+    first = leases[0]
     if first is None:
         return None
-    for handle in handles[1:]:
-        if handle is None or handle.raft_group != first.raft_group:
+    for lease in leases[1:]:
+        if lease is None or lease[0] != first[0]:
             return None
-    return first.raft_group
+    return first[0]
 
 
 class _Entry:
@@ -246,8 +253,8 @@ class _Entry:
     __slots__ = (
         "_acknowledger",
         "_alone",
+        "_answers",
         "_charged_bytes",
-        "_entries",
         "_firsts",
         "_owners",
         "_started_s",
@@ -259,24 +266,22 @@ class _Entry:
         self._acknowledger = acknowledger
         self._owners = owners_of(acks.caller.client_id, acks.peer)
         self._started_s = acks.started_s
-        # Per call: the bytes of its entries, and which lease is its first one.
+        # Per call: its answer if all is well, and which lease is its first one.
         self.calls: list[HotCall] = []
-        self._entries: list[Sequence[bytes]] = []
+        self._answers: list[bytes] = []
         self._firsts: list[int] = []
-        self.leases: list[ReceiptHandle] = []
+        self.leases: list[bytes] = []
         # The charge of calls that are not answered and do not go on by themselves.
         self._charged_bytes = 0
         # Calls that go on by themselves, by number.
         self._alone: dict[int, PendingAck] = {}
 
-    def add(
-        self, call: HotCall, entries: Sequence[bytes], leases: Sequence[ReceiptHandle | None]
-    ) -> None:
+    def add(self, call: HotCall, answer: bytes, leases: Sequence[NamedLease | None]) -> None:
         """Add a call."""
         self.calls.append(call)
-        self._entries.append(entries)
+        self._answers.append(answer)
         self._firsts.append(len(self.leases))
-        self.leases += [lease for lease in leases if lease is not None]
+        self.leases += [lease[1] for lease in leases if lease is not None]
 
     def charge(self) -> bool:
         """Take room for all; False: there is none, and nothing is charged."""
@@ -325,9 +330,9 @@ class _Entry:
         self._charged_bytes = 0
         acknowledger.room.give_back(self._owners, size_bytes, len(self.leases))
         answered = 0
-        for at, (call, entries) in enumerate(zip(self.calls, self._entries, strict=True)):
+        for at, (call, answer) in enumerate(zip(self.calls, self._answers, strict=True)):
             try:
-                call.complete((wire.plainly_acked(entries),))
+                call.complete((answer,))
                 answered += 1
             except Exception as failure:  # noqa: BLE001 - it ends this call, not those beside it
                 acknowledger.requests.failed(_TELL, failure)
@@ -347,7 +352,7 @@ class _Entry:
                 call, acknowledger.room, acknowledger.recorder, started_s=self._started_s
             )
             pending.entries = service_pb2.AckMessageRequest.FromString(call.request).entries
-            pending.begin()
+            pending.begin(len(pending.entries))
             if self._charged_bytes:
                 pending.owners = self._owners
                 pending.charged_bytes = len(call.request)

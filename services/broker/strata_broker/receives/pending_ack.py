@@ -22,6 +22,8 @@ class PendingAck:
     Attributes:
         call: what is answered.
         entries: of the request, as far as it was parsed.
+        plain_answer: the answer for the case that all is well, of a request that was read without
+            being parsed (`wire.plain_ack`).
         owners: whose shares are charged with it.
         charged_bytes: charge in bytes.
         charged_entries: charge in entries.
@@ -43,6 +45,7 @@ class PendingAck:
         "charged_entries",
         "entries",
         "owners",
+        "plain_answer",
     )
 
     def __init__(
@@ -50,6 +53,7 @@ class PendingAck:
     ) -> None:
         self.call = call
         self.entries: Sequence[service_pb2.AckMessageEntry] = ()
+        self.plain_answer = b""
         self.owners: Sequence[Owner] = ()
         self.charged_bytes = self.charged_entries = 0
         self._room = room
@@ -58,9 +62,9 @@ class PendingAck:
         self._failures: dict[int, RequestError] = {}
         self._left = 0
 
-    def begin(self) -> None:
+    def begin(self, entries: int) -> None:
         """Expect one result for each entry."""
-        self._left = len(self.entries)
+        self._left = entries
 
     def gone(self, number: int) -> bool:
         """See `ack_lanes.AckWaiter`."""
@@ -85,6 +89,10 @@ class PendingAck:
 
     def answer(self) -> None:
         """Answer with one status per entry and their common status."""
+        if self.plain_answer and not self._failures:
+            self._complete(self.plain_answer, Code.OK)
+            return
+        self._parse()
         named = [(entry.message_id, entry.receipt_handle) for entry in self.entries]
         if named and not self._failures and all(map(all, named)):
             self._complete(wire.acked(named), Code.OK)
@@ -108,6 +116,7 @@ class PendingAck:
 
     def refuse(self, failure: RequestError) -> None:
         """Answer with one error for the request and each entry."""
+        self._parse()
         status = errors.status_of(failure)
         response = service_pb2.AckMessageResponse(status=status)
         for entry in self.entries:
@@ -116,6 +125,12 @@ class PendingAck:
             )
         self._complete(response.SerializeToString(), failure.code)
         self._recorder.pace.refused(self.call.peer, (failure.code,) * max(1, len(self.entries)))
+
+    def _parse(self) -> None:
+        """Parse a request that was only read, because its answer is no plain one."""
+        if self.plain_answer:
+            self.plain_answer = b""
+            self.entries = service_pb2.AckMessageRequest.FromString(self.call.request).entries
 
     def _complete(self, response: bytes, code: Code) -> None:
         self.call.complete([response])

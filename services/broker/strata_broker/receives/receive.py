@@ -9,9 +9,7 @@ is refused before it costs anything; a broker that stops lets nobody wait.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -36,13 +34,10 @@ from strata_broker.metadata.places import ANY_QUEUE, PopPlace, Wanted, named_que
 from strata_broker.metadata.requests import Caller, caller_of, language_of, milliseconds
 from strata_broker.receives.answer_room import AnswerRoom, AnswerShare
 from strata_broker.receives.deliver import Deliverer, given_by
-from strata_broker.receives.popper import Popper
 from strata_broker.receives.popping_calls import PoppingCall, check_invisible
-from strata_broker.receives.takebacks import Takebacks
+from strata_broker.receives.pops import Pops
 from strata_broker.receives.targets import ReceiveTarget
-from strata_broker.receives.unclaimed import Unclaimed
-from strata_broker.storage_client.pop_ends import PopEnder, PopTicket
-from strata_broker.storage_client.replica_reads import ReplicaReads
+from strata_broker.storage_client.pop_ends import PopTicket
 from strata_edge.ports import HotCall
 from strata_mq.access import Action, ResourceKind
 from strata_mq.layout import key_hash
@@ -59,8 +54,6 @@ RECEIVE = "ReceiveMessage"
 # The Go client's FIFO push consumer (5.1.4) goes on to the next message of a batch while it retries
 # the one before, so it must not get two of one message group.
 _GO = "GO"
-# Raft groups that a text has room for.
-_TROUBLES_MAX = 3
 _DAY_MS = 86_400_000
 
 
@@ -84,23 +77,13 @@ class CheckedReceive(NamedTuple):
     language: int
 
 
-@dataclass(frozen=True, slots=True)
-class Pops:
-    """How messages are taken from storage nodes.
+class _Popped(NamedTuple):
+    """A pop's answer: where it came from, number of its receive, why messages may be missing."""
 
-    Attributes:
-        popper: takes leases.
-        reads: reads the bytes of leased messages, from any replica.
-        ender: ends pops whose client has gone.
-        takebacks: give back what a client did not get.
-        unclaimed: gives back what a client got and does not read.
-    """
-
-    popper: Popper
-    reads: ReplicaReads
-    ender: PopEnder
-    takebacks: Takebacks
-    unclaimed: Unclaimed
+    raft_group: int
+    response: storage_pb2.PopResponse
+    number: int
+    trouble: str
 
 
 class Receiver:
@@ -286,25 +269,9 @@ class Receiver:
                 receive.wait_ms,
                 ticket,
             )
-            group_id, topic_id = group.consumer_group_id, receive.topic.topic_id
-            given = given_by(raft_group, group_id, topic_id, response.messages)
-            take_back = partial(self._takebacks.take_back, given, receive.attempt, number)
-            try:
-                if not call.done():
-                    await self._read(raft_group, group_id, receive.topic, response, share)
-                    responses = self._deliverer.responses(
-                        raft_group, group, receive.topic, response, _trouble(ticket)
-                    )
-            except BaseException:
-                take_back()
-                raise
-            if call.done():
-                take_back()
-                return
-            call.complete(responses, take_back if given.leases else None)
-            if receive.auto_renew and given.leases:
-                self._unclaimed.gave(receive.client_id, len(given.leases), take_back)
-            self._recorder.answered(RECEIVE, Code.OK, started_s)
+            popped = _Popped(raft_group, response, number, ticket.trouble())
+            if await self._deliver(call, receive, group, popped=popped, share=share):
+                self._recorder.answered(RECEIVE, Code.OK, started_s)
         except RequestError as bad:
             self._refuse(call, bad, started_s)
         except asyncio.CancelledError:
@@ -314,6 +281,47 @@ class Receiver:
         finally:
             share.leave()
             client.open_calls -= 1
+
+    async def _deliver(
+        self,
+        call: HotCall,
+        receive: CheckedReceive,
+        group: meta_pb2.ConsumerGroup,
+        *,
+        popped: _Popped,
+        share: AnswerShare,
+    ) -> bool:
+        """Answer with what a pop gave; False: the client has gone, and its leases are given back.
+
+        Raises:
+            RequestError: the messages cannot be read; their leases are given back.
+        """
+        raft_group, response, number, trouble = popped
+        group_id, topic_id = group.consumer_group_id, receive.topic.topic_id
+        given = None
+        if response.applied_index:
+            # Messages that cannot be read leave the response; their leases are given back twice.
+            given = given_by(raft_group, group_id, topic_id, response.messages)
+        answer = None
+        try:
+            if not call.done():
+                await self._read(raft_group, group_id, receive.topic, response, share)
+                answer = self._deliverer.answer(raft_group, group, receive.topic, response, trouble)
+        finally:
+            if answer is None or call.done():
+                left = given or given_by(raft_group, group_id, topic_id, response.messages)
+                self._takebacks.take_back(left, receive.attempt, number)
+        if answer is None or call.done():
+            return False
+        given = given or answer.given
+        take_back = partial(self._takebacks.take_back, given, receive.attempt, number)
+        call.complete(answer.responses, take_back if given.packed else None)
+        if receive.auto_renew and given.packed:
+            self._unclaimed.gave(receive.client_id, given.lease_count, take_back)
+        self._reads.spread.count(
+            raft_group, topic_id, answer.size_bytes, from_leader=not response.applied_index
+        )
+        return True
 
     def _ended(self, call: HotCall, admitted: Admitted) -> None:
         del self._waiting[call]
@@ -332,17 +340,12 @@ class Receiver:
         Raises:
             RequestError: storage could not be asked, or TOO_MANY_REQUESTS, no room for the bytes.
         """
-        only_places = popped.applied_index > 0
-        if only_places and popped.messages:
+        if popped.applied_index and popped.messages:
             await share.wait_for(sum(leased.message_length for leased in popped.messages))
             unread = await self._reads.fill_popped(raft_group, topic.topic_id, popped)
             self._takebacks.take_back(
                 given_by(raft_group, consumer_group_id, topic.topic_id, unread)
             )
-        size_bytes = sum([len(leased.message) for leased in popped.messages])
-        self._reads.spread.count(
-            raft_group, topic.topic_id, size_bytes, from_leader=not only_places
-        )
 
     def _refuse(self, call: HotCall, failure: RequestError, started_s: float) -> None:
         call.complete(
@@ -499,17 +502,8 @@ def topic_ref(topic: TopicRow) -> storage_pb2.TopicRef:
 
 
 def _looked(share: AnswerShare, popped: storage_pb2.PopResponse | None) -> None:
-    messages = () if popped is None else popped.messages
-    share.came(sum([len(leased.message) for leased in messages]))
-
-
-def _trouble(ticket: PopTicket) -> str:
-    """Return why messages may be there that a receive did not find; "": none is known.
-
-    The code stays MESSAGE_NOT_FOUND: on any other one official simple consumers raise, and push
-    consumers stop asking for a while, although other raft groups serve.
-    """
-    if not ticket.unanswered:
-        return ""
-    named = islice(ticket.unanswered.values(), _TROUBLES_MAX)
-    return "storage did not answer: " + "; ".join(named)
+    if popped is None or popped.applied_index or not popped.messages:
+        share.came(0)
+    else:
+        # Beside the messages it has a few bytes for each of them.
+        share.came(popped.ByteSize())

@@ -72,7 +72,7 @@ class Takebacks:
             attempt: of an ordered group's receive, 0 for others.
             receive: its number, see `receive_of`.
         """
-        if not given.leases:
+        if not given.packed:
             return
         if receive and self._latest.get((given.consumer_group_id, attempt), receive) != receive:
             return
@@ -101,7 +101,7 @@ class Takebacks:
         try:
             await self._deliverer.release(given, self._timeout_s)
         except RequestError as refused:
-            self._unreleased.add(len(given.leases))
+            self._unreleased.add(given.lease_count)
             self._log.info("leases not released", raft_group=given.raft_group, reason=refused.text)
 
     async def _release_unseen(self, request: storage_pb2.PopRequest) -> None:

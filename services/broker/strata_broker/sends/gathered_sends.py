@@ -17,7 +17,6 @@ from typing import Protocol
 
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker.base import wire
 from strata_broker.base.append_places import PendingPlace
 from strata_broker.base.failures import passed_over, unexpected
 from strata_broker.metadata.metadata import LEADER_CHOOSES, MetadataView, Name, TopicRow
@@ -284,7 +283,7 @@ class _Entry:
         for number, (call, message_ids, first) in numbered:
             count = len(message_ids)
             try:
-                call.complete((wire.sent(message_ids, offsets[first : first + count]),))
+                call.complete((sender.sent(message_ids, offsets[first : first + count]),))
                 answered.append((count, len(call.request)))
             except Exception as failure:  # noqa: BLE001 - it ends this send, not those beside it
                 sender.requests.failed(_TELL, failure)

@@ -238,7 +238,7 @@ class PendingSend:
             entries = [self._entry(*numbered) for numbered in enumerate(message_ids)]
             response = wire.send_response(entries)
         else:
-            response = wire.sent(self._message_ids, self._offsets)
+            response = sender.sent(self._message_ids, self._offsets)
         self.call.complete([response])
         sender.recorder.sent(
             self.topic, self.outgoing[0].message_type, len(self.outgoing), self.size_bytes

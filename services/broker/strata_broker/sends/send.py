@@ -16,7 +16,7 @@ from apache.rocketmq.v2 import service_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.access.call_runtime import CallRuntime
 from strata_broker.access.principals import ITSELF, Principal, send_right
-from strata_broker.base import errors
+from strata_broker.base import errors, wire
 from strata_broker.base.audit import Audited, FirstUse
 from strata_broker.base.failures import unexpected
 from strata_broker.base.message_traces import MessageTraces
@@ -40,6 +40,7 @@ from strata_broker.sends.outgoing import (
 )
 from strata_broker.sends.pending_send import SEND, PendingSend
 from strata_broker.sends.searches import Destination, Search, Searches
+from strata_broker.sends.send_owner import SentWriter
 from strata_broker.sends.send_pass import new_send_pass
 from strata_broker.storage_client.storage_tier import StorageTier
 from strata_edge.ports import HotCall
@@ -87,9 +88,11 @@ class Sender:
         self._max_timeout_s = config.calls.max_timeout_ms / 1000
         self._traces = traces if traces is not None and traces.tracer.enabled else None
         self._send_pass = None
+        self.sent: SentWriter = wire.sent
         if runtime.passes is not None and self._traces is None:
             # A trace tells of messages what the pass does not give.
             self._send_pass = new_send_pass(runtime.passes, config.limits(), self._max_messages)
+            self.sent = self._send_pass.sent
         self._preparer = MessagePreparer(
             config.limits(),
             config.transaction,

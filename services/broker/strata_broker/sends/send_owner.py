@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from strata.storage.v1 import storage_pb2
@@ -18,6 +18,9 @@ from strata_mq.requests import RequestError
 from strata_runtime.clock import Clock
 from strata_runtime.tasks import RequestTasks
 
+SentWriter = Callable[[Sequence[str], Sequence[int]], bytes]
+"""`wire.sent`, or the native pass that does the same."""
+
 
 class SendOwner(Protocol):
     """See the module docstring.
@@ -31,6 +34,7 @@ class SendOwner(Protocol):
         clock: time.
         recorder: counts messages and answers.
         requests: note unexpected failures.
+        sent: serialises the answer to messages that are stored.
     """
 
     appender: Appender
@@ -41,6 +45,7 @@ class SendOwner(Protocol):
     clock: Clock
     recorder: Recorder
     requests: RequestTasks
+    sent: SentWriter
 
     def time_for(self, call: HotCall) -> float:
         """Return how many seconds a call may take."""

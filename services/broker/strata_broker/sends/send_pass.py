@@ -5,7 +5,7 @@ Its twin is `outgoing.py`: what the pass does not take, the twin takes or refuse
 
 from __future__ import annotations
 
-from strata_broker.base.wire import SYSTEM_PROPERTIES_KEY
+from strata_broker.base import wire
 from strata_edge.passes import NativePasses, SendFragments, SendLimits, SendPass
 from strata_mq.layout import OutgoingMessage
 from strata_mq.requests import (
@@ -48,9 +48,10 @@ def new_send_pass(
             fragments.body_digest_md5,
             fragments.body_encoding_identity,
             fragments.message_type,
-            SYSTEM_PROPERTIES_KEY,
+            wire.SYSTEM_PROPERTIES_KEY,
             fragments.user_property,
             fragments.property_name(MESSAGE_GROUP_PROPERTY),
+            wire.OK_ANSWER,
         ),
         sorted(RESERVED_PROPERTIES),
     )

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import OVERLOADED, AngeliaError
@@ -23,14 +23,11 @@ from strata_broker.storage_client.channels import NodeChannels
 from strata_broker.storage_client.lanes import LEAST_TRY_S, NodeLanes
 from strata_broker.storage_client.leaders import LeaderMap
 from strata_broker.storage_client.storage_client import LED_ELSEWHERE, SERVICE
-from strata_mq.requests import ReceiptHandle, RequestError
+from strata_mq.requests import RequestError
 from strata_runtime.backoff import Backoff
 from strata_runtime.limits import Limit
 from strata_runtime.runtime import Runtime
 from strata_runtime.tasks import RequestTasks, Tasks
-
-if TYPE_CHECKING:
-    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
 _ACK = SERVICE + "Ack"
 _OK_OUTCOMES = frozenset((storage_pb2.OUTCOME_UNSPECIFIED, storage_pb2.OUTCOME_OK))
@@ -52,9 +49,9 @@ class AckWaiter(Protocol):
 
 
 class _Acks(NamedTuple):
-    """Acks of one waiter."""
+    """Acks of one waiter; a lease is a serialised field of GroupLeases."""
 
-    leases: Sequence[ReceiptHandle]
+    leases: Sequence[bytes]
     waiter: AckWaiter
     numbers: Sequence[int]
     deadline_s: float
@@ -124,7 +121,7 @@ class Acker:
     def ack(
         self,
         raft_group: int,
-        leases: Sequence[ReceiptHandle],
+        leases: Sequence[bytes],
         waiter: AckWaiter,
         numbers: Sequence[int],
         deadline_s: float,
@@ -133,7 +130,7 @@ class Acker:
 
         Args:
             raft_group: of all leases.
-            leases: what is acked.
+            leases: what is acked, each as `handles.lease_field` serialises it.
             waiter: hears of each ack once.
             numbers: of the acks, for the waiter.
             deadline_s: of all acks (monotonic seconds).
@@ -172,9 +169,8 @@ class Acker:
         for lane, acks in taken:
             repeated = any([one.repeated for one in acks])
             group = request.groups.add(raft_group=lane.raft_group, repeated=repeated)
-            for one in acks:
-                _add_leases(group.leases, one.leases)
-                deadline_s = max(deadline_s, one.deadline_s)
+            group.MergeFromString(b"".join(chain.from_iterable([one.leases for one in acks])))
+            deadline_s = max(deadline_s, *[one.deadline_s for one in acks])
             lane.asked = node
         # A call with the longest deadline of its acks would delay the acks behind it.
         most_ms = self._config.call_timeout_ms
@@ -358,23 +354,6 @@ class Acker:
             self._requests.failed("tell who acks", unexpected_failure)
             with passed_over(self._requests, "refuse an ack"):
                 acks.waiter.failed()
-
-
-def _add_leases(
-    leases: RepeatedCompositeFieldContainer[storage_pb2.LeaseRef], handles: Sequence[ReceiptHandle]
-) -> None:
-    """Add the leases that handles name to a field of a request."""
-    add = leases.add
-    for _, group, topic, queue, offset, number, generation, visible_at_ms, _ in handles:
-        add(
-            consumer_group_id=group,
-            topic_id=topic,
-            queue=queue,
-            offset=offset,
-            lease_number=number,
-            generation=generation,
-            visible_at_ms=visible_at_ms,
-        )
 
 
 def _failures(numbers: Sequence[int], outcomes: Sequence[int]) -> dict[int, RequestError]:

@@ -20,6 +20,8 @@ from strata_runtime.tasks import Tasks
 
 _RPC = "/strata.storage.v1.StorageService/EndPops"
 _MAX_NUMBERS = 4_096
+# Raft groups that a text has room for.
+_TROUBLES_MAX = 3
 
 
 class PopTicket:
@@ -43,6 +45,17 @@ class PopTicket:
         self.on_ended: Callable[[], None] | None = None
         self.request: storage_pb2.PopRequest | None = None
         self.unanswered: dict[int, str] = {}
+
+    def trouble(self) -> str:
+        """Return why messages may be there that a receive did not find; "": none is known.
+
+        The code stays MESSAGE_NOT_FOUND: on any other one official simple consumers raise, and push
+        consumers stop asking for a while, although other raft groups serve.
+        """
+        if not self.unanswered:
+            return ""
+        named = islice(self.unanswered.values(), _TROUBLES_MAX)
+        return "storage did not answer: " + "; ".join(named)
 
 
 class PopEnder:

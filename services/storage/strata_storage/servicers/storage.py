@@ -209,11 +209,11 @@ class StorageServicer(ReadServicer):
         if call.places_only:
             response.applied_index = engine.machine.applied_index()
         else:
-            self._served(message.message for message in delivered)
+            self._served([message.message for message in delivered])
         engine.machine.traffic.delivered(
             call.consumer_group_id,
             call.topic.topic_id,
-            ((message.queue, message.lease.length) for message in delivered),
+            [(message.queue, message.lease.length) for message in delivered],
         )
 
     async def end_pops(

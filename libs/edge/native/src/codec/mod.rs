@@ -4,8 +4,14 @@
 //! bytes; on anything unusual it gives nothing, and the twin decides and says what is wrong. So a
 //! text, a code and a limit are written once, in Python.
 
+mod acks;
+mod deliveries;
+mod receipts;
 mod sends;
 mod texts;
 mod walk;
 
+pub use acks::AckPass;
+pub use deliveries::DeliveryPass;
+pub use receipts::ReceiptPass;
 pub use sends::SendPass;

@@ -10,6 +10,7 @@ use md5::{Digest, Md5};
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple, PyType};
 
 use super::texts::{key_hash, named, packed_id, plain, upper_hex, utf8};
@@ -21,6 +22,12 @@ const NANOS_PER_S: u64 = 1_000_000_000;
 const MAX_SECONDS: u64 = 1 << 50;
 /// Numbers of enums in use take one byte.
 const MAX_ENUM: u64 = 0x7f;
+
+// Fields of a SendMessageResponse and of its entries.
+const RESULT: u8 = 0x12;
+const MESSAGE_ID: u8 = 0x12;
+const TRANSACTION_ID: u8 = 0x1a;
+const OFFSET: u8 = 0x20;
 
 // MessageType; the index into `SendPass::types`, too.
 const NORMAL: usize = 1;
@@ -52,6 +59,8 @@ struct Fragments {
     system_properties: Vec<u8>,
     user_property: Vec<u8>,
     message_group: Vec<u8>,
+    /// Status OK of an answer and of each of its entries.
+    ok_status: Vec<u8>,
 }
 
 /// See the module's head; `strata_edge.passes` has the interface.
@@ -115,6 +124,39 @@ impl SendPass {
             outgoing.append(self.outgoing(py, message, sender, &mut buffer)?)?;
         }
         Ok(outgoing)
+    }
+
+    /// Return the answer to messages that are stored at these offsets.
+    fn sent<'py>(
+        &self,
+        py: Python<'py>,
+        message_ids: Vec<PyBackedStr>,
+        offsets: Vec<u64>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        if message_ids.len() != offsets.len() {
+            return Err(PyValueError::new_err("an offset for each message is needed"));
+        }
+        let ok = &self.fragments.ok_status;
+        let mut answer = ok.clone();
+        let mut entry = Vec::new();
+        for (message_id, offset) in message_ids.iter().zip(offsets) {
+            entry.clear();
+            entry.extend_from_slice(ok);
+            // The id is the transaction id as well.
+            for key in [MESSAGE_ID, TRANSACTION_ID] {
+                entry.push(key);
+                push_varint(&mut entry, message_id.len() as u64);
+                entry.extend_from_slice(message_id.as_bytes());
+            }
+            if offset != 0 {
+                entry.push(OFFSET);
+                push_varint(&mut entry, offset);
+            }
+            answer.push(RESULT);
+            push_varint(&mut answer, entry.len() as u64);
+            answer.extend_from_slice(&entry);
+        }
+        Ok(PyBytes::new(py, &answer))
     }
 }
 

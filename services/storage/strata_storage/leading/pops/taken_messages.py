@@ -55,23 +55,24 @@ class TakenMessages:
         """
         found: list[tuple[Leased, CqRow]] = []
         locations: list[Location] = []
-        base, row, row_set = 0, None, None
+        base, end, row, row_set = 0, 0, None, None
         for leased in scan.leases:
-            lease_set, offset = leased.lease_set, leased.offset
-            if row is None or row_set is not lease_set or not base <= offset < base + row.count:
-                run = self._machine.consume_queues.covering(*lease_set.key[1:], offset)
+            lease_set, _, offset, _, _ = leased
+            if row is None or row_set is not lease_set or not base <= offset < end:
+                _, topic_id, queue = lease_set.key
+                run = self._machine.consume_queues.covering(topic_id, queue, offset)
                 if run is None:
                     self._consume(leased)
                     continue
                 base, row = run
-                row_set = lease_set
+                end, row_set, raft_index = base + row.count, lease_set, row.raft_index
             found.append((leased, row))
-            place = row.location(offset - base)
-            locations.append(Location(row.raft_index, *place, *lease_set.key[1:], offset))
+            at, length, checksum = row.location(offset - base)
+            locations.append(Location(raft_index, at, length, checksum, topic_id, queue, offset))
         messages: Sequence[bytes | None] = [b""] * len(found)
         if not call.places_only or call.message_filter is not EVERYTHING:
             messages = await self._reader.read(locations, call.consumer_group_id)
-        if not scan.repeated:
+        if not scan.repeated and None in messages:
             # A message that a repeat finds again may have been readable, and given, the first time.
             for (leased, _), message in zip(found, messages, strict=True):
                 if message is None:

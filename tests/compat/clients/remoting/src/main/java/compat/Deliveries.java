@@ -98,7 +98,8 @@ final class Deliveries {
     shown.put("body", Base64.getEncoder().encodeToString(message.getBody()));
     shown.put("reconsume_times", message.getReconsumeTimes());
     shown.put("born_host", String.valueOf(message.getBornHostString()));
-    shown.put("properties", message.getProperties());
+    // An orderly consumer goes on to change them.
+    shown.put("properties", new HashMap<>(message.getProperties()));
     return shown;
   }
 }
