@@ -259,7 +259,7 @@ class RemotingPort:
         """Pass replies of consumers on by this, also to clients of this broker.
 
         Returns:
-            What takes the handlers for operators.
+            The face that takes the handlers for operators.
         """
         replies.taken_by(self._requesters)
         self._replies.passed_by(replies)

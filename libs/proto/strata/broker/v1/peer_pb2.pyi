@@ -112,7 +112,7 @@ class PushReplyRequest(_message.Message):
     FIELDS_FIELD_NUMBER: _builtins.int
     BODY_FIELD_NUMBER: _builtins.int
     client_id: _builtins.str
-    """Of the client that asked."""
+    """The id of the client that asked."""
     body: _builtins.bytes
     @_builtins.property
     def fields(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
