@@ -33,7 +33,8 @@ class FakeEngine:
             applied_index=lambda: 100,
             settle=self.settle,
             rows=SimpleNamespace(
-                queues=SimpleNamespace(all=lambda: ()), pins=SimpleNamespace(scan=self.pins)
+                queues=SimpleNamespace(after=lambda place, limit: ()),
+                pins=SimpleNamespace(scan=self.pins),
             ),
         )
 

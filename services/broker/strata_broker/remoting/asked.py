@@ -11,7 +11,7 @@ from strata_remoting import RemotingCommand
 
 
 class AskedRequests:
-    """Requests of one connection, by their number (opaque). The callers limit how many wait."""
+    """Requests of one connection by their number (opaque). The caller limits how many there are."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
