@@ -132,7 +132,7 @@ async def test_a_new_leader_makes_its_own_places_ready(receives: LiteReceives) -
 
 
 async def test_a_leader_that_changes_while_somebody_looks(receives: LiteReceives) -> None:
-    """What the old leader promised counts nothing: the place is looked at once more."""
+    """A promise of the old leader counts nothing: the place is looked at once more."""
     receives.subscribe(2, "a")
     receive = receives.begin(1)
     await until(lambda: sum(receives.storage.under_way.values()))

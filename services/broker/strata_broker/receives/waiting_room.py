@@ -70,7 +70,7 @@ class Seat:
     __slots__ = ("_looks", "_next_look_s", "_ticket", "_turn", "line", "since_s")
 
     def __init__(
-        self, line: Line, ticket: PopTicket, next_look_s: NextLook, since_s: float
+        self, line: Line, ticket: PopTicket, next_look_s: NextLook, *, since_s: float
     ) -> None:
         self.line = line
         self.since_s = since_s
@@ -288,7 +288,7 @@ class WaitingRoom:
         now_s = self.clock.monotonic_s()
         kept = self._kept.pop((key, client_id), None) if self._kept else None
         is_kept = kept is not None and now_s - kept.left_s < _KEEP_S
-        seat = Seat(line, ticket, next_look_s, kept.since_s if kept and is_kept else now_s)
+        seat = Seat(line, ticket, next_look_s, since_s=kept.since_s if kept and is_kept else now_s)
         line.join(seat)
         return seat
 
