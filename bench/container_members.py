@@ -36,7 +36,7 @@ ROLES = ("storage", "storage", "storage", "broker", "broker", "broker")
 TOPIC, GROUP = "bench", "bench"
 BODY = bytes(1_000)
 LIMIT_S = 120.0
-# By then the garbage of a start is collected, and the raft groups have leaders.
+# The garbage of the start is collected, and the raft groups have leaders.
 SETTLE_S = 3.0
 
 

@@ -265,15 +265,15 @@ async def one_group(node: EdgelessNode, options: argparse.Namespace) -> dict[str
 async def end(node: EdgelessNode, options: argparse.Namespace) -> dict[str, Any]:
     """Let the clients of as many receives as wait go at once; then wait until nobody waits."""
     crowd, consumers = Crowd(node), options.consumers
-    working = [
-        asyncio.ensure_future(crowd.work(number, "bench", options.batch))
-        for number in range(consumers)
-    ]
-    await until_parked(node, consumers)
-    begun_s = time.perf_counter()
-    for task in working:
-        task.cancel()
-    await asyncio.wait(working)
+    async with asyncio.TaskGroup() as tasks:
+        working = [
+            tasks.create_task(crowd.work(number, "bench", options.batch))
+            for number in range(consumers)
+        ]
+        await until_parked(node, consumers)
+        begun_s = time.perf_counter()
+        for task in working:
+            task.cancel()
     await until(lambda: not waiting(node), limit_s=LIMIT_S, step_s=0.05)
     return {"messages": consumers, "s": round(time.perf_counter() - begun_s, 3)}
 

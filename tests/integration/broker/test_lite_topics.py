@@ -365,7 +365,7 @@ async def test_a_group_begins_new_lite_topics_where_the_client_says(
         await send(clients[0], range(number, number + 4), name)
     await subscribe(clients[0], "a", "b", offset_option=option)
     await subscribe(clients[0], "c")
-    # Messages after the subscription are delivered in any case.
+    # Messages that come after the subscription are delivered with every option.
     for name, number in first.items():
         await send(clients[0], [number + 10], name)
     got = by_lite_topic(await take(clients[1], 2 * (len(expected) + 1) + 5))

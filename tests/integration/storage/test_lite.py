@@ -229,7 +229,7 @@ async def test_the_end_leaves_no_leases_and_deletes_few_ranges(
 
 
 async def test_a_reset_waits_for_the_end_of_a_lite_topic(tmp_path: Path) -> None:
-    """Rows that came behind the end would never go."""
+    """Rows that came behind the end would stay forever."""
     async with node_under_test(tmp_path) as node:
         (quiet,) = await number(node, "quiet")
         await node.append([b"1"], queue=quiet)

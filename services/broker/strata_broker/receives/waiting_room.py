@@ -288,8 +288,7 @@ class WaitingRoom:
         now_s = self.clock.monotonic_s()
         kept = self._kept.pop((key, client_id), None) if self._kept else None
         is_kept = kept is not None and now_s - kept.left_s < _KEEP_S
-        since_s = kept.since_s if kept and is_kept else now_s
-        seat = Seat(line, ticket, next_look_s, since_s=since_s)
+        seat = Seat(line, ticket, next_look_s, since_s=kept.since_s if kept and is_kept else now_s)
         line.join(seat)
         return seat
 

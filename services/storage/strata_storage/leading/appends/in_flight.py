@@ -39,9 +39,9 @@ class Stored(NamedTuple):
 
 
 class StoredRuns:
-    """The messages that the parts of a batch store, in their order.
+    """Messages that the parts of a batch store, in their order.
 
-    It is found by topic, because a batch may have a part for each of a thousand topics.
+    They are found by topic, because a batch may have a part for each of a thousand topics.
 
     Attributes:
         all: of all topics.

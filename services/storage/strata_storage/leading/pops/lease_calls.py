@@ -225,7 +225,7 @@ class LeaseCalls:
             for queue in self._offsets.choose(topic, queues)
         ]
         if any(key[1:] in self._sets.held_queues for key in keys):
-            # Its rows would come behind the end of the queue, and never go.
+            # Its rows would come behind the end of the queue, and stay forever.
             raise Refused(pb.OUTCOME_NOT_READY, "a queue is just ending or losing a message")
         # Found before anything changes: finding may be refused.
         sets = {key: self._sets.find_or_start(key, latest=False) for key in keys}
