@@ -5,7 +5,7 @@ use std::future::{poll_fn, Future};
 use std::pin::{pin, Pin};
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::RecvStream;
@@ -14,14 +14,11 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use tokio::time::Sleep;
 
 use crate::budgets::Budget;
-use crate::connection::ends_at;
 use crate::edge::{Connection, Edge, Slot};
 use crate::facts::CallFacts;
-use crate::messages::{
-    timeout_of, Answer, End, Messages, Outcome, DEADLINE_EXCEEDED, INVALID_ARGUMENT, OK,
-    UNIMPLEMENTED,
-};
+use crate::messages::{timeout_of, Answer, Messages};
 use crate::options::{Kind, Route};
+use crate::outcomes::{End, Outcome, DEADLINE_EXCEEDED, INVALID_ARGUMENT, OK, UNIMPLEMENTED};
 use crate::shared::{Command, Event, Number};
 
 const SMALL_ANSWER_BYTES: u64 = 4 << 10; // of sends and acks: not worth the counting
@@ -452,4 +449,9 @@ impl<F: Fn()> Drop for Ends<F> {
     fn drop(&mut self) {
         (self.0)();
     }
+}
+
+/// Instants far away are no deadline.
+fn ends_at(now: Instant, time: Duration) -> Option<Instant> {
+    now.checked_add(time)
 }

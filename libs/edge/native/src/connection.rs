@@ -5,7 +5,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::server::SendResponse;
@@ -19,8 +19,10 @@ use crate::calls;
 use crate::edge::{Connection, Edge, Stage};
 use crate::guarded::{Guarded, Stream};
 use crate::handover::{self, begins_other, Handed};
-use crate::messages::{Answer, End, INTERNAL, MISTAKE};
-use crate::shared::{lock, Number};
+use crate::locks::lock;
+use crate::messages::Answer;
+use crate::outcomes::{End, INTERNAL, MISTAKE};
+use crate::shared::Number;
 
 pub const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 const DRAIN_HANDSHAKE: Duration = Duration::from_secs(1);
@@ -187,9 +189,4 @@ async fn serve_call(
             answer.end(INTERNAL, MISTAKE);
         }
     }
-}
-
-/// Instants far away are no deadline.
-pub fn ends_at(now: Instant, time: Duration) -> Option<Instant> {
-    now.checked_add(time)
 }

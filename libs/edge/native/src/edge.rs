@@ -7,17 +7,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use tokio::net::TcpListener;
 use tokio::sync::Notify;
-use tokio::task::spawn_local;
 
 use crate::budgets::{Budget, Holder, LargeRequests, Uploads};
-use crate::connection;
 use crate::facts::ConnectionFacts;
 use crate::frames::ClientFrames;
 use crate::guarded::Debt;
-use crate::messages::{End, Outcome, RESOURCE_EXHAUSTED};
 use crate::options::{Options, Routes};
+use crate::outcomes::{End, Outcome, RESOURCE_EXHAUSTED};
 use crate::shared::{Command, Event, Number, Order, Shared};
 
 /// Commands of Python for one call, and whether it wants another message.
@@ -106,8 +103,9 @@ pub struct Edge {
     next_id: Cell<u64>,
     flush: Notify,
     flush_due: Cell<bool>,
-    closing: Notify,
-    stopped: Notify,
+    /// No client is taken in any more.
+    pub closing: Notify,
+    pub stopped: Notify,
 }
 
 impl Edge {
@@ -144,28 +142,6 @@ impl Edge {
         })
     }
 
-    /// Serve until the order to stop.
-    pub async fn run(self: Rc<Self>, listener: TcpListener) {
-        spawn_local(self.clone().tell_python());
-        let accepting = spawn_local(self.clone().accept(listener));
-        let orders = spawn_local(self.clone().take_orders());
-        self.stopped.notified().await;
-        orders.abort();
-        // The port closes first: a client that is sent away comes back at once.
-        accepting.abort();
-        let _ = accepting.await;
-        // The calls that end now report it when they are dropped.
-        for connection in self.connections.borrow().values() {
-            connection.end.notify_one();
-        }
-        while !self.connections.borrow().is_empty() {
-            tokio::task::yield_now().await;
-        }
-        for _ in 0..3 {
-            tokio::task::yield_now().await;
-        }
-    }
-
     /// An event for Python; it hears of all events of one turn together.
     pub fn put(&self, event: Event) {
         self.shared.put(event);
@@ -178,7 +154,8 @@ impl Edge {
         }
     }
 
-    async fn tell_python(self: Rc<Self>) {
+    /// Signal Python, for as long as this runs.
+    pub async fn tell_python(self: Rc<Self>) {
         loop {
             self.flush.notified().await;
             self.flush_due.set(false);
@@ -190,7 +167,8 @@ impl Edge {
         self.next_id.replace(self.next_id.get() + 1)
     }
 
-    async fn take_orders(self: Rc<Self>) {
+    /// Carry out the orders of Python, for as long as this runs.
+    pub async fn take_orders(self: Rc<Self>) {
         loop {
             self.shared.ordered.notified().await;
             for order in self.shared.take_orders() {
@@ -295,28 +273,8 @@ impl Edge {
         self.shared.set(Number::LargeWaiting, large.waiting());
     }
 
-    async fn accept(self: Rc<Self>, listener: TcpListener) {
-        loop {
-            let accepted = tokio::select! {
-                biased;
-                () = self.closing.notified() => break,
-                accepted = listener.accept() => accepted,
-            };
-            match accepted {
-                Ok((tcp, address)) => self.admit(tcp, address),
-                // No descriptors, or a client that left at once.
-                Err(_) => tokio::time::sleep(connection::RETRY_INTERVAL).await,
-            }
-        }
-        // A client that connected before the port closed is served, and sent away.
-        while let Ok(Ok((tcp, address))) =
-            tokio::time::timeout(std::time::Duration::from_millis(1), listener.accept()).await
-        {
-            self.admit(tcp, address);
-        }
-    }
-
-    fn admit(self: &Rc<Self>, tcp: tokio::net::TcpStream, address: SocketAddr) {
+    /// Take in a client that connects; None: there are too many.
+    pub fn admit(&self, address: SocketAddr) -> Option<Rc<Connection>> {
         let ip = address.ip();
         let of_address = self.of_address.borrow().get(&ip).copied().unwrap_or(0);
         let all = self.open_connections.get() + self.shared.waiting_for_python();
@@ -325,7 +283,7 @@ impl Edge {
         {
             self.shared.add(Number::RefusedConnections, 1);
             self.wake_python();
-            return;
+            return None;
         }
         let id = self.next_id();
         let guard = self.options.guard.clone();
@@ -343,12 +301,7 @@ impl Edge {
         *self.of_address.borrow_mut().entry(ip).or_default() += 1;
         self.connections.borrow_mut().insert(id, connection.clone());
         self.count_connections(1);
-        let open = OpenConnection { edge: self.clone(), connection: connection.clone() };
-        let edge = self.clone();
-        spawn_local(async move {
-            let _open = open;
-            connection::serve(edge, connection, tcp).await;
-        });
+        Some(connection)
     }
 
     pub fn debt_of(&self, address: IpAddr) -> Rc<Debt> {
@@ -373,7 +326,8 @@ impl Edge {
         self.shared.set(Number::Relayed, relayed);
     }
 
-    fn forget(&self, connection: &Connection) {
+    /// Let go of a client that was admitted.
+    pub fn forget(&self, connection: &Connection) {
         self.connections.borrow_mut().remove(&connection.holder.connection);
         match connection.stage.get() {
             Stage::Leaving => self.count_leaving(-1),
@@ -408,17 +362,5 @@ pub struct Guest<'a> {
 impl Drop for Guest<'_> {
     fn drop(&mut self) {
         self.edge.guests.borrow_mut().remove(&self.connection);
-    }
-}
-
-/// Counts a connection for as long as it lives, also when its task panics.
-struct OpenConnection {
-    edge: Rc<Edge>,
-    connection: Rc<Connection>,
-}
-
-impl Drop for OpenConnection {
-    fn drop(&mut self) {
-        self.edge.forget(&self.connection);
     }
 }

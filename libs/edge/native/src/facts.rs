@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMappingProxy, PyString};
 use std::collections::HashMap;
 
-use crate::shared::lock;
+use crate::locks::lock;
 
 /// Facts of all calls of a connection; repeated headers are decoded once.
 pub struct ConnectionFacts {

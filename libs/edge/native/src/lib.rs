@@ -15,9 +15,12 @@ mod frames;
 mod frames_out;
 mod guarded;
 mod handover;
+mod locks;
 mod messages;
 mod options;
+mod outcomes;
 mod python;
+mod server;
 mod shared;
 mod tls;
 

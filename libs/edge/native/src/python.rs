@@ -15,8 +15,10 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 use crate::edge::Edge;
 use crate::facts::CallFacts;
 use crate::frames_out::{framed, joined};
+use crate::locks::lock;
 use crate::options::{Kind, Options, Route, Routes};
-use crate::shared::{lock, Command, Event, Order, Shared, NUMBERS};
+use crate::server;
+use crate::shared::{Command, Event, Order, Shared, NUMBERS};
 use crate::tls;
 
 const HOT_METHODS: [&str; 3] = ["SendMessage", "ReceiveMessage", "AckMessage"];
@@ -290,7 +292,9 @@ impl Server {
             let local = tokio::task::LocalSet::new();
             local.block_on(&runtime, async move {
                 match tokio::net::TcpListener::from_std(listener) {
-                    Ok(listener) => Edge::new(shared, options, routes).run(listener).await,
+                    Ok(listener) => {
+                        server::run(Edge::new(shared, options, routes), listener).await;
+                    }
                     Err(_) => shared.signal(),
                 }
             });

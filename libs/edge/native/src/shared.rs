@@ -5,12 +5,13 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
 
 use crate::facts::CallFacts;
+use crate::locks::lock;
 
 /// News from the I/O thread for Python, in order.
 pub enum Event {
@@ -227,9 +228,4 @@ impl Shared {
     pub fn all_numbers(&self) -> Vec<u64> {
         self.numbers.iter().map(|number| number.load(Ordering::Relaxed)).collect()
     }
-}
-
-/// A panic elsewhere does not make the data wrong: every change here is one step.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
