@@ -1,8 +1,8 @@
 """Parts that all tests share: stages, lanes of a parallel run, property tests without time limits.
 
 `make test` runs five lanes (pytest-xdist). Tests that share a server stay in one lane, or each
-lane would start its own; the long ones that mostly wait come first, and the short ones that mostly
-compute fill what is left.
+lane would start its own; these long lanes come first. Modules that mostly wait are spread among
+those that mostly compute: five lanes that wait at once leave the processors idle.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -45,7 +45,8 @@ SPARK = ("tests/integration/spark/",)
 # The code that people wrote is parsed once for all of them.
 REPOSITORY = ("tests/repo/",)
 ALONE = ("tests/sim/", "tests/mutations/planted")
-FIRST = (*CLUSTERS, *CLIENTS, "tests/sim/test_cluster", *STORES, *SPARK, "tests/e2e/")
+FIRST = (*CLUSTERS, *CLIENTS, "tests/sim/test_cluster", *STORES, *SPARK)
+WAITING = ("tests/e2e/",)
 
 
 def lane(node_id: str) -> str:
@@ -96,6 +97,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if stage in _stages(item)]
         config.hook.pytest_deselected(items=others)
     items.sort(key=_turn)
+    items[:] = spread(items)
 
 
 @pytest.hookimpl(trylast=True)
@@ -134,6 +136,27 @@ def pytest_terminal_summary(
             budget_s = part.budget_s if part else 0
             over = "  more than its budget" if spent_s > budget_s else ""
             terminalreporter.write_line(f"{spent_s:8.1f} of {budget_s:4d}  {start}{over}")
+
+
+def spread(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Deal lanes that wait out among those that compute; those of `FIRST` stay first.
+
+    All of them are dealt in the first half: one that began last would be alone at the end.
+    """
+    lanes: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        lanes.setdefault(lane(item.nodeid), []).append(item)
+    first = [own for own in lanes.values() if own[0].nodeid.startswith(FIRST)]
+    waiting = [own for own in lanes.values() if own[0].nodeid.startswith(WAITING)]
+    waiting = [own for own in waiting if own not in first]
+    computing = [own for own in lanes.values() if own not in first and own not in waiting]
+    every = max(1, len(computing) // 2 // (len(waiting) + 1))
+    mixed = []
+    for number, own in enumerate(computing):
+        if waiting and number % every == 0:
+            mixed.append(waiting.pop(0))
+        mixed.append(own)
+    return [item for own in (*first, *mixed, *waiting) for item in own]
 
 
 def _turn(item: pytest.Item) -> int:

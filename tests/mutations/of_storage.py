@@ -160,9 +160,9 @@ OF_STORAGE = (
         "libs/mq/strata_mq/leases/queue_leases.py",
         (
             "            elif self._is_held(lease, lease_number, generation, now_ms):\n"
-            "                self._remove(offset, lease)"
+            "                del rows[offset]"
         ),
-        "            elif lease is not None:\n                self._remove(offset, lease)",
+        "            elif lease is not None:\n                del rows[offset]",
         ("tests/unit/mq/test_leases.py::test_a_handle_is_void_from_its_visible_time_on",),
         "assert not ack\\(leases, 0, taken\\[0\\], LATER_MS\\)",
     ),
