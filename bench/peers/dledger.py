@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.peers import remoting
-from bench.peers.processes import free_ports
 from bench.peers.rocketmq import BROKER, START_LIMIT_S, RocketMqPeer
 from bench.peers.works import Kind, Phase
 from tests.e2e.standalone import HOST
+from tests.parts.ports import free_ports
 
 GROUP = "broker"
 NODES = ("n0", "n1", "n2")

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from bench.peers import install
 from bench.peers.peer import Peer
-from bench.peers.processes import free_ports, listens
+from bench.peers.processes import listens
 from bench.peers.strata import table_gets
 from bench.peers.works import ETCD, Kind, Phase, Work
 from tests.e2e.standalone import HOST
+from tests.parts.ports import free_ports
 
 NODES = ("n0", "n1", "n2")
 START_LIMIT_S = 30.0

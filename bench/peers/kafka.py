@@ -7,10 +7,11 @@ from pathlib import Path
 
 from bench.peers import install
 from bench.peers.peer import Peer, window
-from bench.peers.processes import free_ports, listens, run_tool
+from bench.peers.processes import listens, run_tool
 from bench.peers.rocketmq import write_properties
 from bench.peers.works import BODY_BYTES, LINGER_MS, QUEUES, Kind, Phase, Work
 from tests.e2e.standalone import HOST
+from tests.parts.ports import free_ports
 
 NODES = 3
 HEAP = "1g"

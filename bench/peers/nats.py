@@ -7,9 +7,10 @@ from pathlib import Path
 
 from bench.peers import install
 from bench.peers.peer import Peer, window
-from bench.peers.processes import free_ports, listens, run_tool
+from bench.peers.processes import listens, run_tool
 from bench.peers.works import BODY_BYTES, Kind, Phase, Work
 from tests.e2e.standalone import HOST
+from tests.parts.ports import free_ports
 
 NODES = ("n0", "n1", "n2")
 CLUSTER = "bench"

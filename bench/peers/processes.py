@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.peers.errors import PeerError
-from tests.parts.ports import HOST, PORTS, free_port
+from tests.parts.ports import HOST
 
 STOP_LIMIT_S = 20.0
 STEP_S = 0.1
@@ -243,25 +243,6 @@ def _ended(command: Sequence[str], limit_s: float) -> subprocess.CompletedProces
 def _failure(done: subprocess.CompletedProcess[str]) -> PeerError:
     said = (done.stderr or done.stdout).strip()[-LOG_TAIL_BYTES:]
     return PeerError(f"{Path(done.args[0]).name} ended with {done.returncode}: {said}")
-
-
-def free_ports(count: int) -> int:
-    """Return the first of some free ports in a row."""
-    for _ in range(100):
-        first = free_port()
-        if first + count > PORTS.stop:
-            continue
-        probes = [socket.socket() for _ in range(count)]
-        try:
-            for number, probe in enumerate(probes):
-                probe.bind((HOST, first + number))
-        except OSError:
-            continue
-        finally:
-            for probe in probes:
-                probe.close()
-        return first
-    raise PeerError(f"no {count} free ports in a row")
 
 
 def listens(port: int) -> bool:

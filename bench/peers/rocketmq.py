@@ -8,10 +8,11 @@ from pathlib import Path
 
 from bench.peers import install, remoting
 from bench.peers.errors import PeerError
-from bench.peers.processes import free_ports, listens
+from bench.peers.processes import listens
 from bench.peers.v2 import GROUP, V2Peer
 from bench.peers.works import ROCKETMQ, Phase
 from tests.e2e.standalone import HOST
+from tests.parts.ports import free_ports
 
 CLUSTER = "bench"
 START_LIMIT_S = 90.0

@@ -32,6 +32,19 @@ def free_port() -> int:
         raise NoFreePortError(f"no free port in {_of_this_lane()}") from None
 
 
+def free_ports(count: int) -> int:
+    """Return the first of some free ports in a row.
+
+    Raises:
+        NoFreePortError: there are none.
+    """
+    lane = _of_this_lane()
+    for first in random.sample(lane[: len(lane) - count], len(lane) - count):
+        if all(_hold(port) for port in range(first, first + count)):
+            return first
+    raise NoFreePortError(f"no {count} free ports in a row in {lane}")
+
+
 def free_endpoints(count: int) -> list[str]:
     """Return addresses of this machine at free ports."""
     return [f"{HOST}:{free_port()}" for _ in range(count)]

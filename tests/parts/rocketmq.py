@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bench.peers import install, remoting
-from bench.peers.processes import Processes, free_ports, listens
+from bench.peers.processes import Processes, listens
 from bench.peers.rocketmq import BROKER, NAMESRV, java, write_properties
 from strata_remoting import RequestCode
 from tests.e2e.standalone import HOST
+from tests.parts.ports import free_ports
 from tests.parts.required import absent
 
 START_LIMIT_S = 140.0
