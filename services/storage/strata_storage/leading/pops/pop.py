@@ -193,7 +193,7 @@ class GroupPopper:
             return []
         try:
             delivered = await self._messages.read(call, scan)
-        except Refused:
+        except (Refused, StateError):
             self._give_back_now(scan)
             raise
         if not delivered:
@@ -319,8 +319,9 @@ class GroupPopper:
             try:
                 self._take_queue(call, queue, scan)
             except (Refused, StateError):
-                # A set or a row cannot be read now; what other queues gave is to be delivered.
-                if not scan.leases:
+                # A set or a row cannot be read now; what other queues gave is to be delivered, and
+                # what they changed is to be proposed: memory has it already.
+                if not scan.leases and not scan.sections:
                     raise
                 scan.incomplete = True
                 break
