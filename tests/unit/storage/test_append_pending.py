@@ -226,12 +226,12 @@ class CountedRun(Stored):
     looks = 0
 
     @property
-    def queue(self) -> int:  # type: ignore[override]
+    def queue(self) -> int:
         CountedRun.looks += 1
         return self[1]
 
     @property
-    def ids(self) -> list[bytes]:  # type: ignore[override]
+    def ids(self) -> list[bytes]:
         CountedRun.looks += 1
         return self[3]
 
