@@ -132,6 +132,62 @@ async def test_what_a_pop_took_before_it_failed_to_read_is_delivered(
         assert [each.message for each in rest.messages] == [b"2"]
 
 
+async def test_what_a_fifo_pop_blocked_before_it_failed_to_read_is_written(
+    tmp_path: Path,
+) -> None:
+    """A queue that gives nothing hides a message behind its group; the log must say so, too.
+
+    Without that, the next head in the log would pass the message by, and the next leader would
+    take it for consumed.
+    """
+    store, clock = FailingStore(), ManualClock()
+    async with node_under_test(tmp_path, store=store, clock=clock) as node:
+        await node.append([b"a", b"b"], queue=1, message_groups=["g", "g"])
+        await node.append([b"z"], queue=2, message_groups=["z"])
+        first = await node.pop(queue=1, fifo=True, max_messages=1)
+        assert [each.message for each in first.messages] == [b"a"]
+        (engine,) = node.app.node.engines()
+        engine.machine.consume_queues.forget()
+        engine.machine.queues.forget()
+        # This row is in memory again.
+        assert engine.machine.queues.get(TOPIC.topic_id, 1) is not None
+        store.broken_queues = (cq_prefix(GROUP, TOPIC.topic_id, 2),)
+        nothing = await node.rpc.pop(pop_request(queue=-1, fifo=True, max_messages=9), CONTEXT)
+        assert not nothing.messages
+        assert nothing.unfinished
+        assert store.refused
+        store.broken_queues = ()
+        await node.append([b"c"], queue=1, message_groups=["other"])
+        other = await node.pop(queue=1, fifo=True)
+        assert [each.message for each in other.messages] == [b"c"]
+        sets = engine.leading().sets
+        for lease_set in sets.loaded():
+            # As a new leader reads them.
+            sets.reload(lease_set)
+        await node.ack(lease_of(first.messages[0]), lease_of(other.messages[0]))
+        behind = await node.pop(queue=1, fifo=True)
+        assert [each.message for each in behind.messages] == [b"b"]
+
+
+async def test_a_pop_that_cannot_find_what_it_took_is_no_attempt(tmp_path: Path) -> None:
+    """The lease of a message whose place cannot be read ends at once, as if it had not been."""
+    store, clock = FailingStore(), ManualClock()
+    async with node_under_test(tmp_path, store=store, clock=clock) as node:
+        await node.append([b"a"], queue=1)
+        first = await node.pop(queue=1)
+        assert [each.attempt_count for each in first.messages] == [1]
+        clock.advance(31)
+        (engine,) = node.app.node.engines()
+        engine.machine.consume_queues.forget()
+        store.broken_queues = (cq_prefix(GROUP, TOPIC.topic_id, 1),)
+        with pytest.raises(StateError):
+            await node.rpc.pop(pop_request(queue=1), CONTEXT)
+        assert store.refused
+        store.broken_queues = ()
+        again = await node.pop(queue=1)
+        assert [(each.message, each.attempt_count) for each in again.messages] == [(b"a", 2)]
+
+
 async def test_a_reset_that_cannot_read_all_changes_nothing(tmp_path: Path) -> None:
     """A lease of a queue that could be read holds on: memory says what the log says."""
     store, clock = FailingStore(), ManualClock()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
+from strata_state.ports import StateError
+from strata_storage.base.errors import Refused
+from strata_storage.leading.pops.pop_calls import PopCall
 from strata_testing import ManualClock
 from strata_testing.storage_node import (
     CONTEXT,
@@ -87,6 +90,29 @@ async def test_a_broker_is_told_of_what_comes_only_if_no_level_has_messages(
         await send(node, 2, "new")
         assert len(await told.next()) == 1
         assert shown(await node.pop(**asks)) == [(2, b"new")]
+
+
+@pytest.mark.parametrize("failure", [StateError("i/o"), Refused(pb.OUTCOME_WRONG_GROUP, "left")])
+async def test_levels_that_nobody_knows_are_no_promise(
+    node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    """The messages that a pop took come nevertheless; the broker has to look again."""
+    await send(node, 3, "a")
+    (engine,) = node.app.node.engines()
+    popper, calls = engine.leading().pops, 0
+    queues_here = popper._queues_here
+
+    def failing(call: PopCall) -> Sequence[int]:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise failure
+        return queues_here(call)
+
+    async with told_by(node):
+        monkeypatch.setattr(popper, "_queues_here", failing)
+        taken = await node.pop(broker_boot_id=BROKER, tell_stream=STREAM, levels=ALL)
+    assert (shown(taken), taken.told_later, taken.ready_levels) == ([(3, b"a")], False, 0)
 
 
 async def test_a_retry_keeps_its_level_and_a_dead_letter_leaves_it(node: NodeUnderTest) -> None:

@@ -12,7 +12,9 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError
 from strata_broker.app import BrokerApp
+from strata_broker.base import wire
 from strata_broker.receives.handles import HandleReader
+from strata_edge.choice import HOW_TO_GET_IT
 from strata_mq.requests.handle import decode_handle, encode_handle
 from strata_testing import until
 from strata_testing.broker import broker_config
@@ -20,6 +22,7 @@ from strata_testing.broker.client import Client, message, resource
 from strata_testing.broker.fake_edge import METADATA, FakeCall, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
+from tests.parts.required import absent
 
 OK = definition_pb2.OK
 INVALID = definition_pb2.INVALID_RECEIPT_HANDLE
@@ -320,3 +323,35 @@ async def test_a_mistake_leaves_nothing_charged_and_nobody_without_answer(
     failed_requests.clear()
     assert_nothing_is_charged(app)
     assert await codes_of(edge.begin_turn(*map(ack_of, handles[3:]))) == [OK]
+
+
+# The group or the topic ends within a field.
+MALFORMED_TOPICS = (b"\x0a\x01\x08\x12\x00", b"\x0a\x00\x12\x01\x0a", b"\x0a\x02\x0a\x05\x12\x00")
+
+
+@pytest.mark.parametrize("is_native", [True, False])
+async def test_an_ack_of_which_only_the_entries_can_be_read_is_a_bad_request(
+    app: BrokerApp, edge: FakeEdge, client: Client, *, is_native: bool
+) -> None:
+    """Alone or among good ones it is the client's error, which counts for its pace."""
+    if is_native and edge.passes is None:
+        absent(f"the native edge: {HOW_TO_GET_IT}")
+    assert edge.hot is not None
+    acknowledger = edge.hot._acknowledger  # type: ignore[attr-defined]
+    if not is_native:
+        acknowledger.plain_ack = wire.plain_ack
+    handles = await take(client, 2)
+    good = [FakeCall("AckMessage", ack_of(handle)[1].SerializeToString()) for handle in handles]
+    entry = b"\x1a\x06\x0a\x01a\x12\x01h"
+    bad = [FakeCall("AckMessage", head + entry) for head in MALFORMED_TOPICS]
+    # Too large for being gathered.
+    bad += [FakeCall("AckMessage", head + entry * 200) for head in MALFORMED_TOPICS[:1]]
+    assert all(acknowledger.plain_ack(call.request) for call in bad), "it can be read"
+    refused = app._metrics.counter("strata_broker_refused_entries_total")
+    before = refused.value()
+    edge.hot.handle([good[0], *bad, good[1]])
+    assert await codes_of([*good, *bad]) == [OK] * 2 + [definition_pb2.BAD_REQUEST] * len(bad)
+    assert refused.value() - before == len(bad)
+    acknowledger.take(alone := FakeCall("AckMessage", bad[0].request), None)
+    assert await codes_of([alone]) == [definition_pb2.BAD_REQUEST]
+    assert_nothing_is_charged(app)

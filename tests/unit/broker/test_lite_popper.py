@@ -14,12 +14,13 @@ from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.metadata.places import ANY_QUEUE, PopPlace, Wanted
 from strata_broker.receives.lite_consumers import LiteConsumers, LiteKey
 from strata_broker.receives.lite_popper import LitePopper
+from strata_broker.receives.overdue_places import OverduePlaces
 from strata_broker.receives.targets import Popped, ReceiveTarget
 from strata_broker.storage_client.pop_ends import PopTicket
 from strata_broker.storage_client.quiet_places import ConsumerPlace
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
-from strata_testing import until
+from strata_testing import ManualClock, until
 from tests.unit.broker.popping import NODE, FakeLeaders, deliverable, new_quiet
 from tests.unit.broker.test_moved_queues import topic as topic
 from tests.unit.broker.test_moved_queues import view as view
@@ -156,3 +157,63 @@ async def test_places_of_a_lost_node_become_ready_by_and_by(receives: LiteReceiv
         await asyncio.sleep(0)
         seen.append(receives.ready)
     assert seen == [500, 1_000, 1_200]
+
+
+class Resting:
+    """Lite topics that rest, and the quiet places of their broker."""
+
+    def __init__(self, most: int) -> None:
+        self.clock, self.leaders = ManualClock(), FakeLeaders()
+        self.quiet = new_quiet(self.leaders, self.clock, max_quiet_places=most, max_quiet_ms=60_000)
+        self.ready: list[ConsumerPlace] = []
+        self.overdue = OverduePlaces(
+            self.ready.append, self.clock, longest_s=60, most=most, per_s=100
+        )
+        self.quiet.on_lost(self.overdue.lost)
+
+    def rests(self, number: int, raft_group: int = 1, node: str = NODE) -> ConsumerPlace:
+        """A look at a lite topic finds nothing."""
+        place = ConsumerPlace(raft_group, 7, GROUP, number)
+        with self.quiet.look(place) as look:
+            look.asks(node)
+            assert look.settle(told_later=True)
+            self.overdue.rests(place, look.node)
+        return place
+
+
+async def test_a_lost_node_lets_every_lite_topic_be_looked_at_that_relied_on_it() -> None:
+    """Also those that made room for other quiet places because they rested for too long."""
+    resting = Resting(most=3)
+    old = [resting.rests(number) for number in range(3)]
+    resting.clock.advance(61)
+    new = resting.rests(3)
+    assert (resting.ready, len(resting.quiet)) == (old[:1], 1)
+    resting.quiet.closed(NODE)
+    await until(lambda: not len(resting.overdue))
+    assert sorted(resting.ready) == [*old, new]
+
+
+async def test_only_lite_topics_of_the_lost_promise_are_looked_at() -> None:
+    """By node and by raft group; one that got another promise meanwhile rests on."""
+    resting = Resting(most=100)
+    resting.quiet.opened("other", 2)
+    resting.leaders.leaders[2] = "other"
+    first = [resting.rests(number) for number in range(3)]
+    second = [resting.rests(number, 2, "other") for number in range(3, 6)]
+    resting.leaders.elect(1, "other")
+    assert resting.rests(1, 1, "other") == first[1]
+    await until(lambda: len(resting.overdue) == 4)
+    assert sorted(resting.ready) == [first[0], first[2]]
+    resting.quiet.closed(NODE)
+    await turn_over()
+    assert len(resting.overdue) == 4
+    resting.quiet.closed("other")
+    await until(lambda: not len(resting.overdue))
+    assert sorted(resting.ready[2:]) == [first[1], *second]
+    assert not resting.overdue._promised
+
+
+async def turn_over() -> None:
+    """Let what is called soon be called."""
+    for _ in range(3):
+        await asyncio.sleep(0)

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from strata.storage.v1 import storage_pb2
+from strata_broker.base.receive_config import ReceiveSection
 from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.metadata.places import ANY_QUEUE, PopPlace, Wanted
 from strata_broker.receives.targets import Popped, ReceiveTarget
-from strata_broker.receives.waiting_room import Seat
+from strata_broker.receives.waiting_room import LineKey, Seat, WaitingRoom
 from strata_broker.storage_client.pop_ends import PopTicket
 from strata_broker.storage_client.quiet_places import ConsumerPlace, Look, QuietPlaces
-from strata_testing import until
+from strata_runtime.metrics import Metrics
+from strata_testing import ManualClock, until
 from tests.unit.broker.popping import NODE, FakeLeaders, deliverable, new_popper, new_quiet
 from tests.unit.broker.test_moved_queues import topic as topic
 from tests.unit.broker.test_moved_queues import view as view
@@ -194,6 +196,37 @@ async def test_a_client_keeps_its_place_from_a_receive_without_a_message_to_the_
     again.cancel()
     for one in others[1:]:
         one.cancel()
+
+
+async def test_kept_places_take_bounded_memory_and_end_in_time() -> None:
+    """A long filter is not kept for a client that is away; all who stay away are forgotten."""
+    clock, config = ManualClock(), ReceiveSection()
+    quiet = new_quiet(FakeLeaders(), clock)
+    room = WaitingRoom(quiet, config, clock=clock, metrics=Metrics.disabled())
+
+    def comes(client_id: str, filter_bytes: bytes = b"") -> float:
+        """A receive comes and ends without a message; since when has its client waited?"""
+        key = LineKey(1, GROUP, filter_bytes, -1)
+        seat = room.enter(key, PopTicket(1), lambda line: 0.0, client_id=client_id)
+        seat.leave()
+        room.keep(seat, client_id)
+        return seat.since_s
+
+    began_s = clock.monotonic_s()
+    for filter_bytes, is_kept in ((b"x" * 1_024, True), (b"x" * 1_025, False)):
+        comes("client", filter_bytes)
+        clock.advance(1)
+        assert (comes("client", filter_bytes) == began_s) is is_kept
+        assert len(room._kept) == 1
+    for number in range(100):
+        comes(f"client-{number}")
+    clock.advance(6)
+    last_s = clock.monotonic_s()
+    assert comes("client-7") == last_s
+    assert [client_id for _, client_id in room._kept] == ["client-7"]
+    clock.advance(6)
+    room.enter(LineKey(1, GROUP, b"", -1), PopTicket(2), lambda line: 0.0, client_id="other")
+    assert not room._kept
 
 
 async def test_a_line_forgets_receives_whose_time_is_over(receives: Receives) -> None:

@@ -21,7 +21,9 @@ from strata_mq.layout.pending_rows import NO_QUEUE, PendingRef
 from strata_storage.base.config import EngineOptions
 from strata_storage.base.dedupe import DedupeOptions, DedupeWindow
 from strata_storage.base.errors import Refused
+from strata_storage.leading.appends import append
 from strata_storage.leading.appends.append import AppendResult, GroupAppender
+from strata_storage.leading.appends.in_flight import Stored
 from tests.unit.storage.pending_entries import (
     START_MS,
     TOPIC_ID,
@@ -216,3 +218,51 @@ async def test_parts_that_wait_do_not_take_turns_at_queues(leader: Leader) -> No
         )
         chosen.append(result.parts[1].queue)
     assert chosen == [0, 1, 2, 3]
+
+
+class CountedRun(Stored):
+    """Counts how often a part is looked at by those after it."""
+
+    looks = 0
+
+    @property
+    def queue(self) -> int:
+        CountedRun.looks += 1
+        return self[1]
+
+    @property
+    def ids(self) -> list[bytes]:
+        CountedRun.looks += 1
+        return self[3]
+
+
+async def test_the_parts_of_one_topic_are_not_compared_with_each_other(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch may have thousands of them, as lite topics have one topic; the answers are right."""
+    monkeypatch.setattr(append, "Stored", CountedRun)
+    count = 300
+    keys = [PartKey(TOPIC_ID, queue, 0, 4_096, PartKind.PLAIN) for queue in range(2 * count)]
+    first = [(key, [message(number)]) for number, key in enumerate(keys[:count])]
+    repeats = [
+        (key, [message(number), message(count + number)]) for number, key in enumerate(keys[count:])
+    ]
+    # Any of one queue, which is the first one.
+    last = (PartKey(TOPIC_ID, -1, 0, 1, PartKind.PLAIN), [message(2 * count)])
+    CountedRun.looks = 0
+    result = leader.submit(*first, *repeats, last)
+    assert 0 < CountedRun.looks <= 20 * 2 * count
+    parts = [(part.queue, part.base_offset, list(part.duplicates)) for part in result.parts]
+    assert parts[:count] == [(queue, 0, []) for queue in range(count)]
+    assert parts[count:-1] == [(count + one, 0, [Duplicate(0, one, 0)]) for one in range(count)]
+    assert parts[-1] == (0, 1, [])
+    # They are in flight, and then in rows.
+    for _ in range(2):
+        CountedRun.looks = 0
+        again = leader.submit(*repeats)
+        assert CountedRun.looks <= 20 * 2 * count
+        assert [list(part.duplicates) for part in again.parts] == [
+            [Duplicate(0, one, 0), Duplicate(1, count + one, 0)] for one in range(count)
+        ]
+        leader.proposer.apply()
+    assert [leader.appender.next_offset(TOPIC_ID, queue) for queue in (0, 1, count)] == [2, 1, 1]

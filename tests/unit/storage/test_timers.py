@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 
 from strata_mq.commands.pending import ResolveAction, ResolveItem
 from strata_mq.layout.batch import PartKind
+from strata_mq.layout.pending_rows import pending_key
 from strata_mq.layout.rows import RowKind
 from strata_state.ports import StateError
 from strata_storage.base.config import PendingOptions
 from strata_storage.base.errors import Refused
 from strata_storage.leading.pending.resolver import Waiting
 from tests.unit.storage.waiting_leader import (
+    GROUP,
     QUICK,
     TOPIC_ID,
     LeaderUnderTest,
@@ -200,6 +203,69 @@ async def test_a_row_that_cannot_be_read_delays_no_other_message() -> None:
         found = [item.row.message_id for item in proposed(leader) if item.row is not None]
         assert (found, checks, forwards) == ([id_of(b"before"), id_of(b"behind")], [], [])
         leader.commit()
+
+
+async def test_rows_that_stay_unreadable_do_not_stop_the_others() -> None:
+    """A whole batch of them is put aside for a while; what is due behind it goes out meanwhile."""
+    options = PendingOptions(batch=2, window=8, turn_interval_ms=0, retry_ms=1_000)
+    leader = LeaderUnderTest(options)
+    async with running(leader):
+        for number in range(7):
+            leader.wait_for(b"%d" % number, 1_000 + number)
+        get = leader.store.get
+        damaged = {pending_key(GROUP, key) for key in sorted(leader.became)[:3]}
+
+        def get_undamaged(key: bytes) -> bytes | None:
+            if key in damaged:
+                raise StateError("damaged")
+            return get(key)
+
+        leader.store.get = get_undamaged  # type: ignore[method-assign]
+        await let_pass(leader, 1.5)
+        found = [item.row.message_id for item in proposed(leader) if item.row is not None]
+        assert found == [id_of(b"%d" % number) for number in range(3, 7)]
+        leader.commit()
+        assert (len(leader.timers), leader.timers.due(), leader.timers.overdue_ms()) == (3, 3, 500)
+        damaged.clear()
+        await let_pass(leader, 0.5)
+        assert proposed(leader) == [], "they rest"
+        await let_pass(leader, 0.5)
+        found = [item.row.message_id for item in proposed(leader) if item.row is not None]
+        assert found == [id_of(b"%d" % number) for number in range(3)]
+        leader.commit()
+        assert (len(leader.timers), leader.timers.due(), leader.timers.overdue_ms()) == (0, 0, 0)
+    assert sum(leader.next_offsets().values()) == 7
+
+
+async def test_more_unreadable_rows_than_there_is_room_for_are_not_lost() -> None:
+    """The timer pauses then; all of them are delivered when they can be read again."""
+    options = PendingOptions(batch=2, window=4, turn_interval_ms=0, retry_ms=1)
+    leader = LeaderUnderTest(options)
+    async with running(leader):
+        for number in range(20):
+            leader.wait_for(b"%d" % number, 1_000)
+        get, is_broken = leader.store.get, True
+
+        def get_later(key: bytes) -> bytes | None:
+            if is_broken and key[4] == RowKind.PENDING:
+                raise StateError("input/output error")
+            return get(key)
+
+        leader.store.get = get_later  # type: ignore[method-assign]
+        await let_pass(leader, 1)
+        assert proposed(leader) == []
+        assert len(leader.timers._unreadable) <= 4
+        is_broken = False
+
+        async def delivers() -> bool:
+            await let_pass(leader, 0.01)
+            leader.commit()
+            return sum(leader.next_offsets().values()) == 20
+
+        async with asyncio.timeout(10):
+            while not await delivers():
+                pass
+    assert leader.count("delivered") == 20
 
 
 async def test_a_check_that_was_decided_is_sent_although_another_row_is_damaged() -> None:

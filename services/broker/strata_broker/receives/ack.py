@@ -186,24 +186,19 @@ class Acknowledger:
         """
         plain = self.plain_ack(data)
         if plain is not None and len(plain[1]) <= self._config.max_entries:
-            head, texts, pending.plain_answer = plain
-            return service_pb2.AckMessageRequest.FromString(head), texts
-        request = self._parsed(data)
-        pending.entries = request.entries
-        return request, [entry.receipt_handle for entry in request.entries]
-
-    def _parsed(self, data: bytes) -> service_pb2.AckMessageRequest:
-        most = self._config.max_entries
-        try:
-            # Smaller ones cannot hold many more entries than there may be.
-            request = parse(service_pb2.AckMessageRequest, data)
-        except DecodeError as error:
-            raise RequestError(Code.BAD_REQUEST, str(error)) from error
-        if len(request.entries) > most:
+            head, texts, answer = plain
+            # The pass does not look into the group and the topic.
+            request = _parsed(head)
+            pending.plain_answer = answer
+            return request, texts
+        request = _parsed(data)
+        if len(request.entries) > self._config.max_entries:
+            most = self._config.max_entries
             raise RequestError(
                 Code.BAD_REQUEST, f"an AckMessage has at most {most} entries (ack.max_entries)"
             )
-        return request
+        pending.entries = request.entries
+        return request, [entry.receipt_handle for entry in request.entries]
 
 
 class LeaseKeeper:
@@ -303,3 +298,16 @@ def _checked_group(view: MetadataView, group: Name) -> Name:
     if view.consumer_group(*group) is None:
         check_consumer_group(group[1])
     return group
+
+
+def _parsed(data: bytes) -> service_pb2.AckMessageRequest:
+    """Return a request.
+
+    Raises:
+        RequestError: BAD_REQUEST.
+    """
+    try:
+        # Smaller ones cannot hold many more entries than there may be.
+        return parse(service_pb2.AckMessageRequest, data)
+    except DecodeError as error:
+        raise RequestError(Code.BAD_REQUEST, str(error)) from error

@@ -164,7 +164,7 @@ class LitePopper:
             await self._number_anew(consumer, topic, place)
             return None
         if is_quiet:
-            self._overdue.rests(place)
+            self._overdue.rests(place, look.node)
         elif response.messages or response.unfinished or look.told:
             self._again(consumer, place)
         else:

@@ -10,16 +10,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import islice
+from typing import NamedTuple
 
-from strata_broker.storage_client.quiet_places import ConsumerPlace
+from strata_broker.storage_client.quiet_places import ConsumerPlace, LostPromises
 from strata_runtime.clock import Clock
 
 # Between two looks for places that rest for too long.
 _TICK_S = 1.0
 # Places of a lost node that become ready in one turn of the event loop.
 _LOST_PER_TURN = 500
+
+
+class _Rest(NamedTuple):
+    """Until when a place rests, who promised to tell, and the places with the same promise."""
+
+    until_s: float
+    node: str
+    beside: dict[ConsumerPlace, None]
 
 
 class OverduePlaces:
@@ -47,39 +56,63 @@ class OverduePlaces:
         self._longest_s = longest_s
         self._most = most
         self._per_tick = max(1, round(per_s * _TICK_S))
-        # place -> until when it rests, the first to end in front
-        self._resting: OrderedDict[ConsumerPlace, float] = OrderedDict()
-        self._lost: dict[ConsumerPlace, None] = {}
+        # The first to end in front.
+        self._resting: OrderedDict[ConsumerPlace, _Rest] = OrderedDict()
+        # (raft group, node that promised to tell) -> places
+        self._promised: dict[tuple[int, str], dict[ConsumerPlace, None]] = {}
+        # The same of promises that are lost.
+        self._lost: list[dict[ConsumerPlace, None]] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._resting)
 
-    def rests(self, place: ConsumerPlace) -> None:
+    def rests(self, place: ConsumerPlace, node: str) -> None:
         """Take in that a look found nothing, and that a storage node promised to tell."""
-        self._resting[place] = self._clock.monotonic_s() + self._longest_s
-        self._resting.move_to_end(place)
+        if place in self._resting:
+            self._end_rest(place)
+        beside = self._promised.setdefault((place.raft_group, node), {})
+        beside[place] = None
+        until_s = self._clock.monotonic_s() + self._longest_s
+        self._resting[place] = _Rest(until_s, node, beside)
         if len(self._resting) > self._most:
-            self._ready(self._resting.popitem(last=False)[0])
+            oldest = next(iter(self._resting))
+            self._end_rest(oldest)
+            self._ready(oldest)
         self._wait()
 
-    def lost(self, places: Iterable[ConsumerPlace]) -> None:
+    def lost(self, promises: LostPromises) -> None:
         """Let places be looked at soon: their node is lost, or does not lead any more."""
-        if not self._lost:
+        found = [key for key in self._promised if promises.include(*key)]
+        if found and not self._lost:
             asyncio.get_running_loop().call_soon(self._find)
-        self._lost.update(dict.fromkeys(places))
+        self._lost += [self._promised.pop(key) for key in found]
 
     def _find(self) -> None:
-        for place in list(islice(self._lost, _LOST_PER_TURN)):
-            del self._lost[place]
-            self._resting.pop(place, None)
+        left = _LOST_PER_TURN
+        while self._lost and left:
+            places = self._lost[-1]
+            if not places:
+                self._lost.pop()
+                continue
+            # The last one: a dict that lost many passes over them to find its first one.
+            place, _ = places.popitem()
+            del self._resting[place]
             self._ready(place)
+            left -= 1
         if self._lost:
             asyncio.get_running_loop().call_soon(self._find)
 
+    def _end_rest(self, place: ConsumerPlace) -> None:
+        rest = self._resting.pop(place)
+        del rest.beside[place]
+        key = place.raft_group, rest.node
+        if not rest.beside and self._promised.get(key) is rest.beside:
+            del self._promised[key]
+
     def _wait(self) -> None:
         if self._timer is None and self._resting:
-            first_s = next(iter(self._resting.values())) - self._clock.monotonic_s()
+            first_s = next(iter(self._resting.values())).until_s - self._clock.monotonic_s()
             pause_s = max(first_s, min(_TICK_S, self._longest_s))
             self._timer = asyncio.get_running_loop().call_later(pause_s, self._tick)
 
@@ -87,8 +120,8 @@ class OverduePlaces:
         self._timer = None
         now_s = self._clock.monotonic_s()
         for place in list(islice(self._resting, self._per_tick)):
-            if self._resting[place] > now_s:
+            if self._resting[place].until_s > now_s:
                 break
-            del self._resting[place]
+            self._end_rest(place)
             self._ready(place)
         self._wait()

@@ -30,6 +30,8 @@ from strata_runtime.metrics import Metrics
 
 # A client that asks again so much later has no claim to its place any more.
 _KEEP_S = 5.0
+# A client with a longer filter keeps no place: it would hold the filter's bytes while it is away.
+_MAX_KEPT_FILTER_BYTES = 1_024
 # A line remembers at most so many receives for each one that is in it.
 _TIDY_FACTOR = 4
 
@@ -239,7 +241,8 @@ class Line:
 class WaitingRoom:
     """See the module docstring. Used on the event loop only.
 
-    As many clients as may have receives keep their place (`receive.max_parked`).
+    As many clients as may have receives keep their place (`receive.max_parked`), with a filter of
+    at most 1 KiB each.
 
     Args:
         quiet: tells of places that may have messages now.
@@ -286,21 +289,31 @@ class WaitingRoom:
         if line is None:
             line = lines[key] = Line(self, key)
         now_s = self.clock.monotonic_s()
+        self._forget_kept(now_s)
         kept = self._kept.pop((key, client_id), None) if self._kept else None
-        is_kept = kept is not None and now_s - kept.left_s < _KEEP_S
-        seat = Seat(line, ticket, next_look_s, since_s=kept.since_s if kept and is_kept else now_s)
+        seat = Seat(line, ticket, next_look_s, since_s=now_s if kept is None else kept.since_s)
         line.join(seat)
         return seat
 
     def keep(self, seat: Seat, client_id: str) -> None:
         """Let the next receive of a client wait on from where this one was: it got nothing."""
         now_s = self.clock.monotonic_s()
+        self._forget_kept(now_s)
+        if len(seat.line.key.filter_bytes) > _MAX_KEPT_FILTER_BYTES:
+            return
         key = seat.line.key, client_id
         before = self._kept.pop(key, None)
         since_s = seat.since_s if before is None else min(before.since_s, seat.since_s)
         self._kept[key] = _Kept(since_s, now_s)
-        oldest = next(iter(self._kept))
-        if len(self._kept) > self._max_kept or now_s - self._kept[oldest].left_s >= _KEEP_S:
+        if len(self._kept) > self._max_kept:
+            self._kept.popitem(last=False)
+
+    def _forget_kept(self, now_s: float) -> None:
+        """Forget the clients that did not ask again in time; each is forgotten once."""
+        while self._kept:
+            oldest = next(iter(self._kept))
+            if now_s - self._kept[oldest].left_s < _KEEP_S:
+                return
             del self._kept[oldest]
 
     def news(self, place: ConsumerPlace | None) -> None:

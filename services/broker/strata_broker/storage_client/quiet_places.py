@@ -37,8 +37,25 @@ class ConsumerPlace(NamedTuple):
 OnNews = Callable[[ConsumerPlace | None], None]
 """Told of a place that may have messages now; None: of many."""
 
-OnLost = Callable[[Iterable[ConsumerPlace]], None]
-"""Told of the places that were quiet, and of which nobody knows any more whether they are."""
+
+class LostPromises(NamedTuple):
+    """Promises to tell that nobody keeps any more: all of a node, or all for a raft group.
+
+    Attributes:
+        node: whose stream ended; "": of no node.
+        raft_group: the one that has another leader; None: none.
+    """
+
+    node: str = ""
+    raft_group: int | None = None
+
+    def include(self, raft_group: int, node: str) -> bool:
+        """Whether the promise of a node for a raft group is one of them."""
+        return node == self.node if self.node else raft_group == self.raft_group
+
+
+OnLost = Callable[[LostPromises], None]
+"""Told of promises that are lost: nobody knows any more whether their places are quiet."""
 
 
 class _Quiet(NamedTuple):
@@ -83,9 +100,10 @@ class QuietPlaces:
         self._listeners.append(listener)
 
     def on_lost(self, listener: OnLost) -> None:
-        """Call back with quiet places that nobody reports any more.
+        """Call back when nobody reports some places any more.
 
-        Looks that are under way settle nothing then.
+        The listener has to know which places relied on that: those that were quiet for too long
+        may have made room for others. Looks that are under way settle nothing then.
         """
         self._on_lost.append(listener)
 
@@ -135,7 +153,7 @@ class QuietPlaces:
             for place, quiet in places.items()
             if quiet.node == node
         ]
-        self._lose(lost)
+        self._lose(lost, LostPromises(node=node))
 
     def told(self, places: Iterable[storage_pb2.DeliverablePlace]) -> None:
         """A node has told that there may be messages."""
@@ -156,14 +174,15 @@ class QuietPlaces:
             if place.raft_group == raft_group:
                 for look in looks:
                     look.told = True
-        self._lose(list(self._quiet.get(raft_group, ())))
+        lost = list(self._quiet.get(raft_group, ()))
+        self._lose(lost, LostPromises(raft_group=raft_group))
 
-    def _lose(self, places: Sequence[ConsumerPlace]) -> None:
+    def _lose(self, places: Sequence[ConsumerPlace], promises: LostPromises) -> None:
         for place in places:
             self._drop(place)
         self._tell(None)
         for listener in self._on_lost:
-            listener(places)
+            listener(promises)
 
     # Looks
 
@@ -218,30 +237,31 @@ class Look:
 
     Attributes:
         told: the node has told of the place since the look began.
+        node: the node that is asked.
     """
 
-    __slots__ = ("_node", "_places", "_stream", "place", "told")
+    __slots__ = ("_places", "_stream", "node", "place", "told")
 
     def __init__(self, places: QuietPlaces, place: ConsumerPlace) -> None:
         self._places = places
         self.place = place
         self.told = False
-        self._node = ""
+        self.node = ""
         self._stream = 0
 
     def asks(self, node: str) -> int:
         """Take in that a node is asked; return the stream on which it is to tell, 0: none."""
-        self._node, self._stream = node, self._places.stream_of(node)
+        self.node, self._stream = node, self._places.stream_of(node)
         return self._stream
 
     def settle(self, told_later: bool) -> bool:
         """Take in an answer; return whether there is nothing to look for from now on."""
         if not told_later or self.told or not self._stream:
             return False
-        if self._places.stream_of(self._node) != self._stream:
+        if self._places.stream_of(self.node) != self._stream:
             # It would tell on a stream that is no more.
             return False
-        return self._places.note(self.place, self._node)
+        return self._places.note(self.place, self.node)
 
     def __enter__(self) -> Look:
         self._places.begin(self)

@@ -37,8 +37,6 @@ from strata_storage.leading.appends.in_flight import (
     StoredRuns,
     committed_index,
     duplicate_of,
-    find_in,
-    is_known,
 )
 from strata_storage.leading.proposer import Proposer, committed
 from strata_storage.rows.machine import GroupMachine
@@ -159,7 +157,7 @@ class GroupAppender:
         head = encode_append(now_ms, broker_boot_id, sequence, parts)
         future = self._proposer.propose((head, data), self._applied)
         self._machine.parsed.add(future, view)
-        self._take_in(InFlight(future, stored.all), now_ms)
+        self._take_in(InFlight(future, stored), now_ms)
         result = AppendResult(sequence, now_ms, parts, future, moves=moves)
         if broker_boot_id:
             self._remember(broker_boot_id, result)
@@ -266,8 +264,7 @@ class GroupAppender:
         queue = self._choose_queue(part)
         if queue is None:
             return PartResolution(max(part.key.queue, 0), 0, pb.OUTCOME_WRONG_GROUP, kind=kind)
-        earlier = stored.of_topic(topic_id)
-        places, outcome = self._places(part, queue, earlier)
+        places, outcome = self._places(part, queue, stored)
         if outcome != pb.OUTCOME_OK:
             return PartResolution(queue, places[0], outcome, kind=kind)
         if kind:
@@ -277,21 +274,21 @@ class GroupAppender:
         unique = set(ids)
         look_up = self._looks_up(ids, now_ms, may_repeat=may_repeat)
         clean = look_up is None and self.window.all_new(topic_id, ids) and len(unique) == len(ids)
-        if clean and not (earlier and is_known(earlier, unique)):
+        if clean and not stored.has_any(topic_id, unique):
             stored.add(run)
             return PartResolution(queue, places[0], pb.OUTCOME_OK, (), kind)
         duplicates = self._resolve_duplicates(run, now_ms, stored, look_up)
         return PartResolution(queue, places[0], pb.OUTCOME_OK, duplicates, kind)
 
     def _places(
-        self, part: PartView, queue: int, stored: Sequence[Stored]
+        self, part: PartView, queue: int, stored: StoredRuns
     ) -> tuple[range, pb.Outcome.ValueType]:
         """Return a part's offsets, or its ordinals if it waits; and whether it may be stored.
 
         Args:
             part: of the batch.
             queue: where it goes.
-            stored: what the parts before store of the topic.
+            stored: what the parts before store.
         """
         key = (part.key.topic_id, queue)
         row = self._machine.queues.get(*key) or _EMPTY_QUEUE
@@ -300,10 +297,8 @@ class GroupAppender:
             return range(part.first, part.first + part.count), outcome
         in_flight = self._next_offsets.get(key)
         base = row.next_offset if in_flight is None else in_flight[0]
-        if outcome == pb.OUTCOME_OK:
-            for earlier in stored:
-                if earlier.queue == queue:
-                    base = earlier.places[-1] + 1
+        end = stored.end_of(*key) if outcome == pb.OUTCOME_OK else None
+        base = base if end is None else end
         return range(base, base + part.count), outcome
 
     def _refusal(self, part: PartView, key: tuple[int, int], row: QueueRow) -> pb.Outcome.ValueType:
@@ -404,7 +399,6 @@ class GroupAppender:
             look_up: see `_looks_up`.
         """
         topic_id, queue = run.topic_id, run.queue
-        earlier = stored.of_topic(topic_id)
         fresh: dict[bytes, int] = {}
         duplicates = []
         for ordinal, message_id in enumerate(run.ids):
@@ -417,7 +411,7 @@ class GroupAppender:
                 first = self._find(topic_id, message_id, now_ms, day_of(now_ms) - 1)
             elif look_up is not None:
                 first = self._find(topic_id, message_id, now_ms, look_up)
-            first = first or find_in(earlier, topic_id, message_id, 0)
+            first = first or stored.find(topic_id, message_id, 0)
             if first is None:
                 # Offsets follow each other; the ordinal in the batch is what it is.
                 at = ordinal if queue == NO_QUEUE else len(fresh)
@@ -438,7 +432,7 @@ class GroupAppender:
             Refused: OUTCOME_NOT_READY, it is in flight and its name is not known before commit.
         """
         for entry in reversed(self._in_flight):
-            found = find_in(entry.runs, topic_id, message_id, committed_index(entry.future))
+            found = entry.runs.find(topic_id, message_id, committed_index(entry.future))
             if isinstance(found, PendingRef) and not found.raft_index:
                 raise Refused(pb.OUTCOME_NOT_READY, "the first message with an id is in flight")
             if found is not None:
@@ -453,7 +447,7 @@ class GroupAppender:
     # Speculative state --------------------------------------------------------------------------
 
     def _take_in(self, entry: InFlight, now_ms: int) -> None:
-        for run in entry.runs:
+        for run in entry.runs.all:
             if run.queue != NO_QUEUE:
                 self._move(run.topic_id, run.queue, run.places[-1] + 1)
             self.window.add(run.topic_id, run.ids, now_ms)
@@ -464,7 +458,7 @@ class GroupAppender:
         self._next_offsets[topic_id, queue] = (next_offset, count + 1)
 
     def _applied(self) -> None:
-        for run in self._in_flight.popleft().runs:
+        for run in self._in_flight.popleft().runs.all:
             if run.queue != NO_QUEUE:
                 self._arrived(run.topic_id, run.queue)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from strata_mq.commands import Duplicate
@@ -28,10 +28,8 @@ class Stored(NamedTuple):
     places: Sequence[int]
     ids: list[bytes]
 
-    def find(self, topic_id: int, message_id: bytes, raft_index: int) -> Place | None:
-        """Return where a message with an id is in the entry `raft_index`; None: not here."""
-        if topic_id != self.topic_id or message_id not in self.ids:
-            return None
+    def find(self, message_id: bytes, raft_index: int) -> Place:
+        """Return where a message that is one of these is in the entry `raft_index`."""
         place = self.places[self.ids.index(message_id)]
         if self.queue == NO_QUEUE:
             return PendingRef(raft_index, place)
@@ -41,49 +39,53 @@ class Stored(NamedTuple):
 class StoredRuns:
     """Messages that the parts of a batch store, in their order.
 
-    They are found by topic, because a batch may have a part for each of a thousand topics.
+    Each look-up takes the same time however many parts there are: a batch may have a part for
+    each of a thousand topics, and thousands of parts of one topic.
 
     Attributes:
         all: of all topics.
     """
 
-    __slots__ = ("_by_topic", "all")
+    __slots__ = ("_by_id", "_ends", "all")
 
     def __init__(self) -> None:
         self.all: list[Stored] = []
-        self._by_topic: dict[int, list[Stored]] = {}
+        # topic -> id -> messages of which it is one
+        self._by_id: dict[int, dict[bytes, Stored]] = {}
+        # (topic, queue) -> offset behind the last one
+        self._ends: dict[tuple[int, int], int] = {}
 
     def add(self, run: Stored) -> None:
         """Take in what a part stores."""
         self.all.append(run)
-        self._by_topic.setdefault(run.topic_id, []).append(run)
+        self._by_id.setdefault(run.topic_id, {}).update(dict.fromkeys(run.ids, run))
+        if run.queue != NO_QUEUE:
+            self._ends[run.topic_id, run.queue] = run.places[-1] + 1
 
-    def of_topic(self, topic_id: int) -> Sequence[Stored]:
-        """Return what the parts before store of a topic."""
-        return self._by_topic.get(topic_id, ())
+    def end_of(self, topic_id: int, queue: int) -> int | None:
+        """Return the next offset of a queue; None: these are in other queues."""
+        return self._ends.get((topic_id, queue))
+
+    def has_any(self, topic_id: int, ids: set[bytes]) -> bool:
+        """Whether a message with one of some ids is stored."""
+        known = self._by_id.get(topic_id)
+        # The smaller side is walked through.
+        return known is not None and not known.keys().isdisjoint(ids)
+
+    def find(self, topic_id: int, message_id: bytes, raft_index: int) -> Place | None:
+        """Return where a message with an id is in the entry `raft_index`; None: not here."""
+        run = self._by_id.get(topic_id, _NO_RUNS).get(message_id)
+        return None if run is None else run.find(message_id, raft_index)
+
+
+_NO_RUNS: Mapping[bytes, Stored] = {}
 
 
 class InFlight(NamedTuple):
     """The messages of an entry whose rows are not there yet."""
 
     future: asyncio.Future[int]
-    runs: list[Stored]
-
-
-def is_known(runs: Sequence[Stored], ids: set[bytes]) -> bool:
-    """Whether one of some ids is stored by these runs of the topic."""
-    return any(not ids.isdisjoint(run.ids) for run in runs)
-
-
-def find_in(
-    runs: Sequence[Stored], topic_id: int, message_id: bytes, raft_index: int
-) -> Place | None:
-    """Return where a message with an id is in the entry `raft_index`; None: not in these runs."""
-    for run in runs:
-        found = run.find(topic_id, message_id, raft_index)
-        if found is not None:
-            return found
-    return None
+    runs: StoredRuns
 
 
 def committed_index(future: asyncio.Future[int]) -> int:

@@ -6,7 +6,7 @@ with waiting messages stays quiesced until then. It never delivers early: it goe
 
 Invariant: a pending message is in the window, in the rows beyond its bound, decided about
 (`Resolver`), or on its way to another raft group; a message whose decision fails returns to the
-window.
+window, one whose rows cannot be read after a while (`UnreadableKeys`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from strata_storage.leading.pending.resolver import (
     Waiting,
 )
 from strata_storage.leading.pending.transactions import Check, GroupTransactions, target_of
+from strata_storage.leading.pending.unreadable_keys import UnreadableKeys
 from strata_storage.leading.proposer import Proposer
 from strata_storage.reads.counts import PendingCounts
 from strata_storage.rows.machine import GroupMachine
@@ -81,6 +82,7 @@ class Timers:
         self._options = options
         self._instruments = instruments
         self._window = DueWindow(machine.pending_bound, options.window)
+        self._unreadable = UnreadableKeys(options.window, options.retry_ms)
         self.counts = PendingCounts(machine, run_read)
         self._wake = asyncio.Event()
         # Group time up to which the timer sleeps; None: until it is woken.
@@ -94,15 +96,15 @@ class Timers:
         forwards.on_returned = self._window.add
 
     def __len__(self) -> int:
-        return len(self._window)
+        return len(self._window) + len(self._unreadable)
 
     def due(self) -> int:
         """Return how many messages are due and nothing was decided about, as far as is known."""
-        return self._window.due(self._proposer.now_ms())
+        return self._window.due(self._proposer.now_ms()) + len(self._unreadable)
 
     def overdue_ms(self) -> int:
         """Return for how long the first of these has been due; 0: there is none."""
-        due_ms = self._window.next_due_ms()
+        due_ms = _earlier(self._window.next_due_ms(), self._unreadable.first_due_ms())
         return 0 if due_ms is None else max(0, self._proposer.now_ms() - due_ms)
 
     @property
@@ -158,6 +160,8 @@ class Timers:
             await self._sleep(None)
             return
         now_ms = self._proposer.now_ms()
+        for key in self._unreadable.take(now_ms):
+            self._window.add(key)
         keys = self._window.take(now_ms, room)
         if not keys:
             await self._sleep(now_ms)
@@ -183,7 +187,8 @@ class Timers:
 
         Returns:
             What is to be sent: checks, once they are committed, and messages to other raft groups.
-            A message whose row cannot be read is due again, and delays no other one.
+            A message whose row cannot be read is tried again after a while, and delays no other
+            one.
         """
         checks: list[Check] = []
         forwards: list[Forward] = []
@@ -201,9 +206,10 @@ class Timers:
                     self._deliver(waiting, can_place, forwards)
             except StateError as error:
                 failure = error
-                self._window.add(key)
+                if not self._unreadable.add(key, now_ms):
+                    self._window.add(key)
+                    self._was_refused = True
         if failure is not None:
-            self._was_refused = True
             self._tell_of(failure)
         self._resolver.flush()
         return checks, forwards
@@ -262,7 +268,7 @@ class Timers:
 
     async def _sleep(self, now_ms: int | None) -> None:
         """Sleep until the next message is due or `wake`; None: until `wake`."""
-        due_ms = self._window.next_due_ms() if now_ms is not None else None
+        due_ms = _earlier(self._window.next_due_ms(), self._unreadable.next_retry_ms())
         if now_ms is None or due_ms is None:
             self._sleeps_until_ms = None
             await self._wake.wait()
@@ -323,3 +329,10 @@ class Timers:
     def _undone(self, decision: Decision) -> None:
         self._was_refused = True
         self._add(decision.before.key)
+
+
+def _earlier(one_ms: int | None, other_ms: int | None) -> int | None:
+    """Return the earlier of two times; None: there is none."""
+    if one_ms is None or other_ms is None:
+        return other_ms if one_ms is None else one_ms
+    return min(one_ms, other_ms)

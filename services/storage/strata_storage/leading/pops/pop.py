@@ -99,7 +99,7 @@ class GroupPopper:
             self._wake_next(call)
             raise
         if call.levels is not None:
-            answer = answer._replace(ready_levels=self._ready_levels(call))
+            answer = answer._replace(ready_levels=self._ready_levels(call) or 0)
         return answer
 
     async def _pop(self, call: PopCall, deadline_s: float) -> PopAnswer:
@@ -193,7 +193,7 @@ class GroupPopper:
             return []
         try:
             delivered = await self._messages.read(call, scan)
-        except Refused:
+        except (Refused, StateError):
             self._give_back_now(scan)
             raise
         if not delivered:
@@ -241,7 +241,7 @@ class GroupPopper:
             or scan.incomplete
             or self._may_give_more(call, scan)
             or (scan.leases and not self._all_in_memory(call, scan))
-            or (call.levels is not None and self._ready_levels(call))
+            or (call.levels is not None and self._ready_levels(call) != 0)
         ):
             return
         scan.told_later = self._waiters.interests.arm(
@@ -319,8 +319,9 @@ class GroupPopper:
             try:
                 self._take_queue(call, queue, scan)
             except (Refused, StateError):
-                # A set or a row cannot be read now; what other queues gave is to be delivered.
-                if not scan.leases:
+                # A set or a row cannot be read now; what other queues gave is to be delivered, and
+                # what they changed is to be proposed: memory has it already.
+                if not scan.leases and not scan.sections:
                     raise
                 scan.incomplete = True
                 break
@@ -458,14 +459,17 @@ class GroupPopper:
             found is None or found.leases.peek_ready(now_ms, row.next_offset)
         )
 
-    def _ready_levels(self, call: PopCall) -> int:
-        """Return the queues that may give something now, whatever levels were asked for."""
+    def _ready_levels(self, call: PopCall) -> int | None:
+        """Return the queues that may give something now, whatever levels were asked for.
+
+        None: nobody knows; leases that this pop took must not get lost by that.
+        """
         consumer_group_id, topic_id = call.consumer_group_id, call.topic.topic_id
         now_ms = self._proposer.now_ms()
         try:
             queues = self._queues_here(call)
-        except StateError:
-            return 0
+        except (Refused, StateError):
+            return None
         return bits_of(
             [
                 queue
