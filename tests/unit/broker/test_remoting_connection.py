@@ -81,9 +81,9 @@ class FakeDispatcher:
 
 @pytest.fixture
 async def scene() -> AsyncIterator[SimpleNamespace]:
-    """A connection that may have two requests at once, and 200 ms for one frame."""
+    """A connection that may have two requests at once, and 200 ms for a frame or an answer."""
     dispatcher, transport = FakeDispatcher(), FakeTransport()
-    config = RemotingSection(max_requests_per_connection=2, max_upload_ms=200)
+    config = RemotingSection(max_requests_per_connection=2, max_upload_ms=200, max_unread_ms=200)
     requests = RequestTasks("remoting request", Metrics.disabled(), max_tasks=100)
     port = ConnectionPort(
         dispatcher,  # type: ignore[arg-type]
@@ -217,3 +217,37 @@ async def test_a_write_that_tls_refuses_ends_the_connection(scene: SimpleNamespa
     scene.connection._has_begun, scene.connection._tls = True, FailedTls()
     scene.connection.tell(RemotingCommand(RequestCode.CHECK_TRANSACTION_STATE).oneway())
     assert scene.transport.ended == "aborted"
+
+
+def unread_answer(scene: SimpleNamespace, body: bytes = b"x") -> asyncio.Task[None]:
+    """Begin an answer whose client reads nothing."""
+    request = RemotingCommand(RequestCode.POP_MESSAGE, 1)
+    exchange = Exchange(request, scene.connection, Serialization.JSON)
+    scene.connection.pause_writing()
+    return asyncio.ensure_future(scene.connection.answer(exchange, request.answered(0, body=body)))
+
+
+async def test_an_answer_that_its_client_does_not_read_fails(scene: SimpleNamespace) -> None:
+    """Whoever answers hears of it: leases of a pop are given back."""
+    with pytest.raises(ConnectionResetError):
+        await unread_answer(scene)
+    assert scene.transport.ended == "aborted"
+
+
+async def test_an_answer_whose_client_goes_meanwhile_fails(scene: SimpleNamespace) -> None:
+    """The end of the connection is no sign that the answer was read."""
+    answer = unread_answer(scene)
+    await asyncio.sleep(0)
+    scene.connection.connection_lost(ConnectionResetError())
+    with pytest.raises(ConnectionResetError):
+        await answer
+
+
+async def test_an_answer_that_its_client_reads_late_is_taken(scene: SimpleNamespace) -> None:
+    """A slow reader within its time is no failure."""
+    answer = unread_answer(scene)
+    await asyncio.sleep(0)
+    assert not answer.done()
+    scene.connection.resume_writing()
+    await answer
+    assert scene.transport.ended == ""

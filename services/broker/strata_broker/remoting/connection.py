@@ -145,8 +145,7 @@ class RemotingConnection(asyncio.Protocol):
 
     async def answer(self, exchange: Exchange, command: RemotingCommand) -> None:
         """See `RemotingPeer.answer`."""
-        if self._transport is None or self.is_gone:
-            raise ConnectionResetError("the client is gone")
+        self._require_client()
         self._write(encode_frame(command, exchange.serialization))
         if self._drained.is_set():
             return
@@ -155,6 +154,9 @@ class RemotingConnection(asyncio.Protocol):
                 await self._drained.wait()
         except TimeoutError:
             self._end("it does not read its answers")
+            raise ConnectionResetError("the client does not read its answers") from None
+        # The end of the connection wakes whoever waits, too.
+        self._require_client()
 
     def tell(self, command: RemotingCommand) -> None:
         """See `RemotingPeer.tell`."""
@@ -210,6 +212,15 @@ class RemotingConnection(asyncio.Protocol):
         finally:
             if self._transport is not None and (answer := self._tls.to_write()):
                 self._transport.write(answer)
+
+    def _require_client(self) -> None:
+        """Check that somebody may still read.
+
+        Raises:
+            ConnectionResetError: the connection has ended.
+        """
+        if self._transport is None or self.is_gone or self._transport.is_closing():
+            raise ConnectionResetError("the client is gone")
 
     def _write(self, data: bytes) -> None:
         """Write, or end a connection whose TLS has failed.
