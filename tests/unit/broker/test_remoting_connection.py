@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from strata.broker.v1 import peer_pb2
 from strata_broker.base.remoting_config import RemotingSection
 from strata_broker.remoting.connection import ConnectionPort, RemotingConnection
 from strata_broker.remoting.exchange import Exchange
+from strata_broker.remoting.requesters import Requesters
+from strata_mq.requests import Code, RequestError
 from strata_remoting import RemotingCommand, RequestCode, Serialization, encode_frame
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
@@ -27,6 +30,7 @@ class FakeTransport:
         self.is_read = True
         self.written = b""
         self.ended = ""
+        self.buffered_bytes = 0
 
     def get_extra_info(self, name: str) -> Any:
         return ("127.0.0.1", 4_000) if name == "peername" else None
@@ -35,7 +39,7 @@ class FakeTransport:
         self.written += data
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.buffered_bytes
 
     def pause_reading(self) -> None:
         self.is_read = False
@@ -251,3 +255,50 @@ async def test_an_answer_that_its_client_reads_late_is_taken(scene: SimpleNamesp
     scene.connection.resume_writing()
     await answer
     assert scene.transport.ended == ""
+
+
+REPLY = RemotingCommand(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, body=b"pong")
+
+
+def answers(*numbers: int) -> bytes:
+    """Frames that answer questions of the broker."""
+    commands = (RemotingCommand(RequestCode.HEART_BEAT, number) for number in numbers)
+    return b"".join(encode_frame(command.answered(0), Serialization.JSON) for command in commands)
+
+
+async def test_a_question_waits_until_there_is_room(scene: SimpleNamespace) -> None:
+    """Large replies that are under way keep no other one from a healthy client."""
+    scene.connection.pause_writing()
+    scene.transport.buffered_bytes = 100_000
+    asked = [asyncio.ensure_future(scene.connection.ask(REPLY)) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert not any(one.done() for one in asked)
+    assert scene.transport.written == b""
+    scene.connection.resume_writing()
+    await until(lambda: scene.transport.written.count(b"pong") == 2)
+    scene.connection.data_received(answers(1, 2))
+    assert [one.opaque for one in await asyncio.gather(*asked)] == [1, 2]
+
+
+async def test_a_question_that_waits_fails_with_its_client(scene: SimpleNamespace) -> None:
+    """Nothing is written to a connection that has ended."""
+    scene.connection.pause_writing()
+    asked = asyncio.ensure_future(scene.connection.ask(REPLY))
+    await asyncio.sleep(0)
+    scene.connection.connection_lost(None)
+    with pytest.raises(ConnectionResetError):
+        await asked
+    assert scene.transport.written == b""
+
+
+async def test_a_client_that_reads_no_reply_is_slow_and_not_missing(
+    scene: SimpleNamespace,
+) -> None:
+    """The consumer hears of a timeout: the channel is there."""
+    requesters = Requesters(50)
+    requesters.heard(scene.connection)
+    scene.connection.pause_writing()
+    scene.transport.buffered_bytes = 100_000
+    with pytest.raises(RequestError) as failure:
+        await requesters.push(peer_pb2.PushReplyRequest(client_id=scene.connection.client_id))
+    assert failure.value.code is Code.REQUEST_TIMEOUT

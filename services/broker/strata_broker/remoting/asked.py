@@ -26,6 +26,9 @@ class AskedRequests:
             yield opaque, answer
         finally:
             del self._waiting[opaque]
+            # One that was never awaited is not complained of.
+            if answer.done() and not answer.cancelled():
+                answer.exception()
 
     def answered(self, answer: RemotingCommand) -> None:
         """Take an answer; one that nobody waits for is ignored."""

@@ -167,10 +167,13 @@ class RemotingConnection(asyncio.Protocol):
 
     async def ask(self, command: RemotingCommand) -> RemotingCommand:
         """See `RemotingPeer.ask`."""
-        if not self.has_room:
-            raise ConnectionResetError("the client is gone, or reads nothing")
+        self._require_client()
         with self._asked.asking() as (opaque, answer):
             request = replace(command, opaque=opaque)
+            # Whoever waits with this one may have filled the buffer again.
+            while not self._drained.is_set():
+                await self._drained.wait()
+            self._require_client()
             self._write(encode_frame(request, Serialization.JSON))
             return await answer
 

@@ -44,10 +44,12 @@ class RemotingPeer(Protocol):
         """Write a request that gets no answer, if there is room for it."""
 
     async def ask(self, command: RemotingCommand) -> RemotingCommand:
-        """Write a request and return the client's answer; the caller limits the time.
+        """Write a request, once there is room, and return the client's answer.
+
+        The caller limits the time, and how many wait.
 
         Raises:
-            ConnectionError: the client is gone, or reads nothing.
+            ConnectionError: the client is gone.
             RemotingError: the request cannot be written.
         """
 
