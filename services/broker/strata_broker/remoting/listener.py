@@ -141,6 +141,9 @@ class RemotingListener:
             connection.abort()
 
     def _take(self, connection: RemotingConnection) -> bool:
+        # One that was accepted before the stop may be made behind it.
+        if not self._is_open:
+            return False
         address = host_of(connection.peer)
         if self._addresses[address] >= self._config.max_connections_per_address:
             return False
