@@ -15,6 +15,7 @@ from strata_broker.base.remoting_config import RemotingSection
 from strata_broker.remoting.connection import ConnectionPort, RemotingConnection
 from strata_broker.remoting.exchange import Exchange
 from strata_broker.remoting.requesters import Requesters
+from strata_broker.remoting.unread_answers import UnreadAnswers
 from strata_mq.requests import Code, RequestError
 from strata_remoting import RemotingCommand, RequestCode, Serialization, encode_frame
 from strata_runtime.limits import Limit
@@ -87,19 +88,28 @@ class FakeDispatcher:
 async def scene() -> AsyncIterator[SimpleNamespace]:
     """A connection that may have two requests at once, and 200 ms for a frame or an answer."""
     dispatcher, transport = FakeDispatcher(), FakeTransport()
-    config = RemotingSection(max_requests_per_connection=2, max_upload_ms=200, max_unread_ms=200)
+    config = RemotingSection(
+        max_requests_per_connection=2,
+        max_upload_ms=200,
+        max_unread_ms=200,
+        max_unread_bytes=150_000,
+        max_unread_bytes_per_connection=100_000,
+    )
     requests = RequestTasks("remoting request", Metrics.disabled(), max_tasks=100)
     port = ConnectionPort(
         dispatcher,  # type: ignore[arg-type]
         config,
         requests,
         Limit("unfinished", 1 << 20, "bytes", metrics=Metrics.disabled()),
+        UnreadAnswers(config, Metrics.disabled()),
         lambda _: True,
         lambda _: None,
     )
     connection = RemotingConnection(port)
     connection.connection_made(transport)  # type: ignore[arg-type]
-    yield SimpleNamespace(connection=connection, dispatcher=dispatcher, transport=transport)
+    yield SimpleNamespace(
+        connection=connection, dispatcher=dispatcher, transport=transport, port=port
+    )
     connection.connection_lost(None)
     await requests.stop()
 
@@ -302,3 +312,48 @@ async def test_a_client_that_reads_no_reply_is_slow_and_not_missing(
     with pytest.raises(RequestError) as failure:
         await requesters.push(peer_pb2.PushReplyRequest(client_id=scene.connection.client_id))
     assert failure.value.code is Code.REQUEST_TIMEOUT
+
+
+async def test_a_large_answer_behind_too_many_unread_bytes_is_refused(
+    scene: SimpleNamespace,
+) -> None:
+    """What the client does not read has a limit in bytes; refusals and acks are told anyway."""
+    unread = unread_answer(scene, bytes(90_000))
+    await asyncio.sleep(0)
+    with pytest.raises(RequestError) as failure:
+        await unread_answer(scene, b"lost" * 5_000)
+    assert failure.value.code is Code.TOO_MANY_REQUESTS
+    assert "max_unread_bytes_per_connection" in failure.value.text
+    told = unread_answer(scene, b"small")
+    await asyncio.sleep(0)
+    assert b"lost" not in scene.transport.written
+    assert b"small" in scene.transport.written
+    scene.connection.resume_writing()
+    await asyncio.gather(unread, told)
+    later = unread_answer(scene, b"late" * 5_000)
+    await asyncio.sleep(0)
+    assert scene.transport.written.count(b"late") == 5_000
+    scene.connection.resume_writing()
+    await later
+
+
+async def test_connections_share_the_room_for_unread_answers(scene: SimpleNamespace) -> None:
+    """The end of a connection that reads nothing gives its room back."""
+    other = RemotingConnection(scene.port, "127.0.0.1:4001")
+    transport = FakeTransport()
+    other.connection_made(transport)  # type: ignore[arg-type]
+    others = SimpleNamespace(connection=other, transport=transport)
+    unread = unread_answer(scene, bytes(90_000))
+    await asyncio.sleep(0)
+    with pytest.raises(RequestError, match="max_unread_bytes"):
+        await unread_answer(others, bytes(90_000))
+    assert transport.written == b""
+    scene.connection.connection_lost(None)
+    with pytest.raises(ConnectionResetError):
+        await unread
+    taken = unread_answer(others, bytes(500_000))
+    await asyncio.sleep(0)
+    other.resume_writing()
+    await taken
+    assert len(transport.written) > 500_000
+    other.connection_lost(None)

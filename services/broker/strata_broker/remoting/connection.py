@@ -20,6 +20,7 @@ from strata_broker.remoting.dispatcher import RemotingDispatcher
 from strata_broker.remoting.exchange import Exchange
 from strata_broker.remoting.server_tls import ServerTls
 from strata_broker.remoting.tls_bytes import TlsBytes, begins_tls
+from strata_broker.remoting.unread_answers import UnreadAnswers
 from strata_remoting import (
     RemotingCommand,
     RemotingError,
@@ -45,6 +46,7 @@ class ConnectionPort:
         config: limits and times.
         requests: own the tasks of requests.
         unfinished: bytes of frames that still arrive.
+        unread: bytes of answers that clients have not read.
         connected: called with a connection that begins; False: there is no room for it.
         disconnected: called with a connection that ended.
         tls: for connections that begin so; None: there is no TLS.
@@ -54,6 +56,7 @@ class ConnectionPort:
     config: RemotingSection
     requests: RequestTasks
     unfinished: Limit
+    unread: UnreadAnswers
     connected: Callable[[RemotingConnection], bool]
     disconnected: Callable[[RemotingConnection], None]
     tls: ServerTls | None = None
@@ -146,17 +149,11 @@ class RemotingConnection(asyncio.Protocol):
     async def answer(self, exchange: Exchange, command: RemotingCommand) -> None:
         """See `RemotingPeer.answer`."""
         self._require_client()
-        self._write(encode_frame(command, exchange.serialization))
-        if self._drained.is_set():
-            return
-        try:
-            async with asyncio.timeout(self._port.config.max_unread_ms / 1000):
-                await self._drained.wait()
-        except TimeoutError:
-            self._end("it does not read its answers")
-            raise ConnectionResetError("the client does not read its answers") from None
-        # The end of the connection wakes whoever waits, too.
-        self._require_client()
+        frame = encode_frame(command, exchange.serialization)
+        with self._port.unread.holding(self.peer, len(frame)):
+            self._write(frame)
+            if not self._drained.is_set():
+                await self._until_read()
 
     def tell(self, command: RemotingCommand) -> None:
         """See `RemotingPeer.tell`."""
@@ -215,6 +212,21 @@ class RemotingConnection(asyncio.Protocol):
         finally:
             if self._transport is not None and (answer := self._tls.to_write()):
                 self._transport.write(answer)
+
+    async def _until_read(self) -> None:
+        """Wait until the transport has taken nearly all that was written.
+
+        Raises:
+            ConnectionResetError: the client is gone, or reads too slowly.
+        """
+        try:
+            async with asyncio.timeout(self._port.config.max_unread_ms / 1000):
+                await self._drained.wait()
+        except TimeoutError:
+            self._end("it does not read its answers")
+            raise ConnectionResetError("the client does not read its answers") from None
+        # The end of the connection wakes whoever waits, too.
+        self._require_client()
 
     def _require_client(self) -> None:
         """Check that somebody may still read.

@@ -38,6 +38,8 @@ class RemotingPeer(Protocol):
 
         Raises:
             ConnectionError: the client is gone, or reads too slowly.
+            RequestError: TOO_MANY_REQUESTS: too many answers are unread; nothing was written, and
+                a refusal still may be.
         """
 
     def tell(self, command: RemotingCommand) -> None:
@@ -132,7 +134,7 @@ class Exchange:
         """Answer, unless the request wants no answer.
 
         Raises:
-            ConnectionError: see `RemotingPeer.answer`.
+            ConnectionError, RequestError: see `RemotingPeer.answer`.
         """
         if not self.request.is_oneway:
             await self.client.answer(self, command)

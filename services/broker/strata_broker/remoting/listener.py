@@ -16,6 +16,7 @@ from strata_broker.remoting.connection import ConnectionPort, RemotingConnection
 from strata_broker.remoting.dispatcher import RemotingDispatcher
 from strata_broker.remoting.exchange import RemotingPeer
 from strata_broker.remoting.server_tls import ServerTls
+from strata_broker.remoting.unread_answers import UnreadAnswers
 from strata_edge.handover import HandedConnection
 from strata_runtime.limits import Limit
 from strata_runtime.listening import endpoint_of, listening
@@ -77,6 +78,7 @@ class RemotingListener:
             config,
             runtime.requests,
             unfinished,
+            UnreadAnswers(config, runtime.metrics),
             self._take,
             self._leave,
             self._tls,
