@@ -100,7 +100,7 @@ async def scene() -> AsyncIterator[SimpleNamespace]:
         dispatcher,  # type: ignore[arg-type]
         config,
         requests,
-        Limit("unfinished", 1 << 20, "bytes", metrics=Metrics.disabled()),
+        Limit("unfinished", 8 << 20, "bytes", metrics=Metrics.disabled()),
         UnreadAnswers(config, Metrics.disabled()),
         lambda _: True,
         lambda _: None,
@@ -357,3 +357,81 @@ async def test_connections_share_the_room_for_unread_answers(scene: SimpleNamesp
     await taken
     assert len(transport.written) > 500_000
     other.connection_lost(None)
+
+
+async def asked_of(scene: SimpleNamespace) -> asyncio.Task[RemotingCommand]:
+    """Ask the client something; the question is written."""
+    asked = asyncio.ensure_future(scene.connection.ask(REPLY))
+    await until(lambda: b"pong" in scene.transport.written)
+    return asked
+
+
+async def test_an_answer_is_read_behind_requests_that_wait(scene: SimpleNamespace) -> None:
+    """A busy client has taken the reply; its requests wait, and none is lost."""
+    scene.connection.data_received(frames(*range(10, 14)))
+    await until(lambda: len(scene.dispatcher.begun) == 2)
+    assert not scene.transport.is_read
+    asked = await asked_of(scene)
+    assert scene.transport.is_read
+    scene.connection.data_received(frames(14) + answers(1) + frames(15))
+    assert (await asyncio.wait_for(asked, 20)).opaque == 1
+    assert not scene.transport.is_read
+    assert scene.dispatcher.begun == [10, 11]
+    for begun in (3, 4, 5, 6):
+        scene.dispatcher.answer_one()
+        await until(partial(has_begun, scene, begun))
+    assert (scene.dispatcher.begun, scene.dispatcher.most_at_once) == ([*range(10, 16)], 2)
+
+
+async def test_an_answer_is_read_in_a_pause(scene: SimpleNamespace) -> None:
+    """Refused calls make requests wait, and no answer."""
+    asked = await asked_of(scene)
+    scene.dispatcher.pause_s = 0.2
+    scene.connection.resume_writing()
+    scene.connection.data_received(frames(7, 8) + answers(1))
+    assert (await asyncio.wait_for(asked, 20)).opaque == 1
+    assert scene.dispatcher.begun == []
+    await until(lambda: scene.dispatcher.begun == [7, 8])
+
+
+async def test_requests_before_an_answer_have_a_limit_in_bytes(scene: SimpleNamespace) -> None:
+    """A client that answers nothing is not read for ever, and its requests are not lost."""
+    scene.connection.data_received(frames(1, 2))
+    await until(lambda: len(scene.dispatcher.begun) == 2)
+    asked = await asked_of(scene)
+    large = [RemotingCommand(RequestCode.HEART_BEAT, 3 + n, body=bytes(300_000)) for n in range(5)]
+    for command in large[:3]:
+        scene.connection.data_received(encode_frame(command, Serialization.JSON))
+    assert scene.transport.is_read
+    for command in large[3:]:
+        scene.connection.data_received(encode_frame(command, Serialization.JSON))
+    assert (scene.transport.is_read, scene.transport.ended) == (False, "")
+    asked.cancel()
+    for begun in (3, 4, 5, 6, 7):
+        scene.dispatcher.answer_one()
+        await until(partial(has_begun, scene, begun))
+    assert scene.dispatcher.begun == [*range(1, 8)]
+
+
+async def test_a_drained_connection_ends_behind_the_answers_of_its_client(
+    scene: SimpleNamespace,
+) -> None:
+    """The reply was delivered: its consumer hears so. There are no further questions."""
+    asked = await asked_of(scene)
+    scene.connection.drain()
+    assert (scene.transport.ended, scene.transport.is_read) == ("", True)
+    with pytest.raises(ConnectionResetError):
+        await scene.connection.ask(REPLY)
+    scene.connection.data_received(frames(5) + answers(1))
+    assert (await asyncio.wait_for(asked, 20)).opaque == 1
+    assert (scene.transport.ended, scene.dispatcher.begun) == ("closed", [])
+
+
+async def test_a_drained_connection_does_not_wait_for_an_answer_that_is_late(
+    scene: SimpleNamespace,
+) -> None:
+    """Whoever asks limits the time."""
+    asked = await asked_of(scene)
+    scene.connection.drain()
+    asked.cancel()
+    await until(lambda: scene.transport.ended == "closed")

@@ -17,6 +17,9 @@ class AskedRequests:
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
 
+    def __len__(self) -> int:
+        return len(self._waiting)
+
     @contextmanager
     def asking(self) -> Iterator[tuple[int, asyncio.Future[RemotingCommand]]]:
         """Give the number of a new request, and a future of its answer."""
