@@ -16,7 +16,7 @@ from strata_remoting.command import (
     RemotingCommand,
     RemotingError,
 )
-from strata_remoting.frames import FrameLimits, RemotingFrameReader, encode_frame
+from strata_remoting.frames import FrameLimits, ReadFrame, RemotingFrameReader, encode_frame
 from strata_remoting.headers import Serialization
 from strata_remoting.offset_ids import (
     OffsetPlace,
@@ -53,6 +53,7 @@ __all__ = [
     "PopInfo",
     "PoppedPlace",
     "PulledMessage",
+    "ReadFrame",
     "RecallHandle",
     "RemotingCommand",
     "RemotingError",

@@ -16,9 +16,12 @@ from strata_broker.remoting.addresses import broker_name_of
 from strata_broker.remoting.assignments import averagely, by_circle
 from strata_remoting import (
     PulledMessage,
+    RemotingCommand,
     RequestCode,
     ResponseCode,
+    Serialization,
     decode_properties,
+    encode_frame,
 )
 from strata_testing.remoting_client import RemotingClient, popped_fields
 from tests.integration.broker.cluster_brokers import ClusterBroker, brokers_over
@@ -94,6 +97,20 @@ async def test_the_answer_names_offsets_by_queue(brokers: Sequence[ClusterBroker
         assert len(messages) == 3
         assert answer.fields["startOffsetInfo"] == "0 1 0"
         assert answer.fields["msgOffsetInfo"] == "0 1 0,1,2"
+
+
+async def test_a_pop_that_wants_no_answer_leases_nothing(
+    brokers: Sequence[ClusterBroker],
+) -> None:
+    """Nobody would have its messages until their leases end."""
+    fields = {"consumerGroup": GROUP, "topic": "orders", "queueId": "-1", "maxMsgNums": "32"}
+    fields |= {"invisibleTime": "60000", "pollTime": "0"}
+    silent = RemotingCommand(RequestCode.POP_MESSAGE, fields=fields).oneway()
+    async with clients(brokers) as [client]:
+        await client.send("orders", b"x", 1)
+        client.write(encode_frame(silent, Serialization.JSON))
+        await client.send("orders", b"y", 1)
+        assert [one.body for one in await popped(client, 2)] == [b"x", b"y"]
 
 
 async def test_a_pop_of_one_queue_takes_of_it_alone(brokers: Sequence[ClusterBroker]) -> None:

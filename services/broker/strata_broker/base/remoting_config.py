@@ -110,6 +110,17 @@ class RemotingSection(Section):
         ge=1,
         description="Time limit for a client to read an answer; a slower one is disconnected.",
     )
+    max_unread_bytes: int = Field(
+        default=128 * 1024 * 1024,
+        ge=65_536,
+        description="Most bytes of answers that clients have not read; then requests with a large "
+        "answer get SYSTEM_BUSY, and messages that they popped are given back.",
+    )
+    max_unread_bytes_per_connection: int = Field(
+        default=32 * 1024 * 1024,
+        ge=65_536,
+        description="The same for one connection; it may have one larger answer at a time.",
+    )
     max_inflated_bytes: int = Field(
         default=32 * 1024 * 1024,
         ge=1_024,

@@ -4,7 +4,8 @@ A read takes room before it asks storage: about as much as answers of its topic 
 most that an answer may have while nothing is known of the topic. A read that finds no room asks for
 the places of the messages only; their sizes are known then, and the bytes are read when there is
 room for them. So reads that are answered at the same moment do not fill the memory, however many
-they are. An answer gives its room back when it is complete: the edge counts it from then on.
+they are. An answer gives its room back when it is complete: the edge, or the port for remoting
+clients, counts it from then on.
 
 Invariant: reads that wait for room are served in their order, and the first of them is served as
 soon as nobody holds anything, whatever its size.

@@ -17,6 +17,9 @@ class AskedRequests:
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
 
+    def __len__(self) -> int:
+        return len(self._waiting)
+
     @contextmanager
     def asking(self) -> Iterator[tuple[int, asyncio.Future[RemotingCommand]]]:
         """Give the number of a new request, and a future of its answer."""
@@ -26,6 +29,9 @@ class AskedRequests:
             yield opaque, answer
         finally:
             del self._waiting[opaque]
+            # One that was never awaited is not complained of.
+            if answer.done() and not answer.cancelled():
+                answer.exception()
 
     def answered(self, answer: RemotingCommand) -> None:
         """Take an answer; one that nobody waits for is ignored."""

@@ -3,12 +3,14 @@
 Requests are carried out side by side and answered as they end, each under its own number (opaque).
 A connection with too many unanswered requests, with answers that its client does not read, or with
 too many refused calls is not read until that has changed; requests that have arrived already wait
-in the buffer.
+in the buffer. While the client is to answer a question of this broker, the connection is read all
+the same: the answer is taken, and requests before it are set aside, up to a limit.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,7 +22,9 @@ from strata_broker.remoting.dispatcher import RemotingDispatcher
 from strata_broker.remoting.exchange import Exchange
 from strata_broker.remoting.server_tls import ServerTls
 from strata_broker.remoting.tls_bytes import TlsBytes, begins_tls
+from strata_broker.remoting.unread_answers import UnreadAnswers
 from strata_remoting import (
+    ReadFrame,
     RemotingCommand,
     RemotingError,
     RemotingFrameReader,
@@ -34,6 +38,8 @@ from strata_runtime.tasks import RequestTasks, TooManyTasksError
 
 _LOG = get_logger("remoting")
 _MOST_TOLD_BYTES = 65_536
+_MOST_SET_ASIDE_BYTES = 1 << 20
+"""Of one connection. Its client hears nothing of a limit: it is not read until requests end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,7 @@ class ConnectionPort:
         config: limits and times.
         requests: own the tasks of requests.
         unfinished: bytes of frames that still arrive.
+        unread: bytes of answers that clients have not read.
         connected: called with a connection that begins; False: there is no room for it.
         disconnected: called with a connection that ended.
         tls: for connections that begin so; None: there is no TLS.
@@ -54,6 +61,7 @@ class ConnectionPort:
     config: RemotingSection
     requests: RequestTasks
     unfinished: Limit
+    unread: UnreadAnswers
     connected: Callable[[RemotingConnection], bool]
     disconnected: Callable[[RemotingConnection], None]
     tls: ServerTls | None = None
@@ -80,6 +88,8 @@ class RemotingConnection(asyncio.Protocol):
         self._unfinished_since_s = 0.0
         self._in_flight = 0
         self._asked = AskedRequests()
+        self._set_aside: deque[ReadFrame] = deque()
+        self._set_aside_bytes = 0
         self._last_request_s = self._begun_s = self._loop.time()
         self._paused_until_s = 0.0
         self._is_draining = False
@@ -128,7 +138,8 @@ class RemotingConnection(asyncio.Protocol):
             self._end(str(error))
             return
         if self._tls is not None and self._tls.has_ended:
-            # Requests that came with the end are answered.
+            # Requests that came with the end are answered; questions will not be.
+            self._asked.end()
             self.drain()
 
     def pause_writing(self) -> None:
@@ -145,16 +156,12 @@ class RemotingConnection(asyncio.Protocol):
 
     async def answer(self, exchange: Exchange, command: RemotingCommand) -> None:
         """See `RemotingPeer.answer`."""
-        if self._transport is None or self.is_gone:
-            raise ConnectionResetError("the client is gone")
-        self._write(encode_frame(command, exchange.serialization))
-        if self._drained.is_set():
-            return
-        try:
-            async with asyncio.timeout(self._port.config.max_unread_ms / 1000):
-                await self._drained.wait()
-        except TimeoutError:
-            self._end("it does not read its answers")
+        self._require_client()
+        frame = encode_frame(command, exchange.serialization)
+        with self._port.unread.holding(self.peer, len(frame)):
+            self._write(frame)
+            if not self._drained.is_set():
+                await self._until_read()
 
     def tell(self, command: RemotingCommand) -> None:
         """See `RemotingPeer.tell`."""
@@ -165,12 +172,21 @@ class RemotingConnection(asyncio.Protocol):
 
     async def ask(self, command: RemotingCommand) -> RemotingCommand:
         """See `RemotingPeer.ask`."""
-        if not self.has_room:
-            raise ConnectionResetError("the client is gone, or reads nothing")
-        with self._asked.asking() as (opaque, answer):
-            request = replace(command, opaque=opaque)
-            self._write(encode_frame(request, Serialization.JSON))
-            return await answer
+        if self._is_draining:
+            raise ConnectionResetError("the connection is about to end")
+        self._require_client()
+        try:
+            with self._asked.asking() as (opaque, answer):
+                request = replace(command, opaque=opaque)
+                # Whoever waits with this one may have filled the buffer again.
+                while not self._drained.is_set():
+                    await self._drained.wait()
+                self._require_client()
+                self._write(encode_frame(request, Serialization.JSON))
+                self._pace()
+                return await answer
+        finally:
+            self._pace()
 
     @property
     def has_room(self) -> bool:
@@ -180,8 +196,10 @@ class RemotingConnection(asyncio.Protocol):
         return self._transport.get_write_buffer_size() < _MOST_TOLD_BYTES
 
     def drain(self) -> None:
-        """Begin no more requests, and end when those under way are answered."""
+        """Begin no more requests, and end when those under way, of both sides, are answered."""
         self._is_draining = True
+        self._set_aside.clear()
+        self._set_aside_bytes = 0
         self._pace()
 
     def abort(self) -> None:
@@ -211,6 +229,30 @@ class RemotingConnection(asyncio.Protocol):
             if self._transport is not None and (answer := self._tls.to_write()):
                 self._transport.write(answer)
 
+    async def _until_read(self) -> None:
+        """Wait until the transport has taken nearly all that was written.
+
+        Raises:
+            ConnectionResetError: the client is gone, or reads too slowly.
+        """
+        try:
+            async with asyncio.timeout(self._port.config.max_unread_ms / 1000):
+                await self._drained.wait()
+        except TimeoutError:
+            self._end("it does not read its answers")
+            raise ConnectionResetError("the client does not read its answers") from None
+        # The end of the connection wakes whoever waits, too.
+        self._require_client()
+
+    def _require_client(self) -> None:
+        """Check that somebody may still read.
+
+        Raises:
+            ConnectionResetError: the connection has ended.
+        """
+        if self._is_ended:
+            raise ConnectionResetError("the client is gone")
+
     def _write(self, data: bytes) -> None:
         """Write, or end a connection whose TLS has failed.
 
@@ -228,7 +270,7 @@ class RemotingConnection(asyncio.Protocol):
     # Requests -----------------------------------------------------------------------------------
 
     def _take_frames(self) -> None:
-        """Begin the requests that are whole, as many as may be carried out side by side.
+        """Take the frames that are whole: begin as many as may be carried out side by side.
 
         Raises:
             RemotingError: see `RemotingFrameReader.frames`.
@@ -236,18 +278,26 @@ class RemotingConnection(asyncio.Protocol):
         frames, now_s = self._reader.frames(), self._loop.time()
         if not self._unfinished_bytes:
             self._unfinished_since_s = now_s
-        while self._takes_requests and (frame := next(frames, None)) is not None:
+        while self._set_aside and self._takes_requests:
+            frame = self._set_aside.popleft()
+            self._set_aside_bytes -= frame.size_bytes
+            self._begin(frame)
+        while self._is_read and (read := next(frames, None)) is not None:
             # The bytes behind it are those of another frame.
             self._last_request_s = self._unfinished_since_s = now_s
-            if frame.command.is_response:
-                self._asked.answered(frame.command)
-            else:
-                self._begin(Exchange(frame.command, self, frame.serialization))
-        if not self._set_unfinished(self._reader.waiting_bytes):
+            if read.command.is_response:
+                self._asked.answered(read.command)
+            elif self._takes_requests:
+                self._begin(read)
+            elif not self._is_draining:
+                self._set_aside.append(read)
+                self._set_aside_bytes += read.size_bytes
+        if not self._set_unfinished(self._reader.waiting_bytes + self._set_aside_bytes):
             self._end("too many bytes of unfinished frames (remoting.max_unfinished_bytes)")
         self._pace()
 
-    def _begin(self, exchange: Exchange) -> None:
+    def _begin(self, frame: ReadFrame) -> None:
+        exchange = Exchange(frame.command, self, frame.serialization)
         try:
             task = self._port.requests.spawn("remoting request", self._serve(exchange))
         except TooManyTasksError:
@@ -272,13 +322,24 @@ class RemotingConnection(asyncio.Protocol):
     # Limits -------------------------------------------------------------------------------------
 
     @property
+    def _is_ended(self) -> bool:
+        return self._transport is None or self.is_gone or self._transport.is_closing()
+
+    @property
     def _is_full(self) -> bool:
         return self._in_flight >= self._port.config.max_requests_per_connection
 
     @property
+    def _is_read(self) -> bool:
+        """Whether frames are taken: requests, or those before an answer."""
+        if self._is_ended:
+            return False
+        waits = bool(self._asked) and self._set_aside_bytes < _MOST_SET_ASIDE_BYTES
+        return self._takes_requests or waits
+
+    @property
     def _takes_requests(self) -> bool:
-        transport = self._transport
-        if transport is None or self.is_gone or transport.is_closing():
+        if self._is_ended:
             return False
         is_paused = self._loop.time() < self._paused_until_s
         return self._drained.is_set() and not (is_paused or self._is_full or self._is_draining)
@@ -286,7 +347,7 @@ class RemotingConnection(asyncio.Protocol):
     def _go_on(self) -> None:
         """Begin requests for which there was no room, and read more if there is room for more."""
         self._pause_if_refused()
-        if self._reader.waiting_bytes and self._takes_requests:
+        if (self._set_aside or self._reader.waiting_bytes) and self._takes_requests:
             try:
                 self._take_frames()
             except RemotingError as error:
@@ -297,12 +358,12 @@ class RemotingConnection(asyncio.Protocol):
     def _pace(self) -> None:
         """Read, or do not read until there is room or the pause is over."""
         transport = self._transport
-        if transport is None or self.is_gone or transport.is_closing():
+        if transport is None or self._is_ended:
             return
         self._pause_if_refused()
-        if self._is_draining and not self._in_flight:
+        if self._is_draining and not self._in_flight and not self._asked:
             transport.close()
-        elif self._takes_requests:
+        elif self._is_read:
             transport.resume_reading()
         else:
             transport.pause_reading()

@@ -87,7 +87,14 @@ class RemotingDispatcher:
         labels = {"request": _NAMES.get(request.code, _OTHER)}
         self._answered.record((self._clock.monotonic_s() - started_s) * 1000, labels)
         if answer is not None:
+            await self._answer(exchange, answer)
+
+    async def _answer(self, exchange: Exchange, answer: RemotingCommand) -> None:
+        try:
             await exchange.answer(answer)
+        except RequestError as failure:
+            self._pace.refused(exchange.client.peer, (failure.code,))
+            await exchange.answer(refused(exchange.request, failure))
 
     async def _carry_out(self, exchange: Exchange) -> RemotingCommand | None:
         request, client = exchange.request, exchange.client

@@ -38,16 +38,20 @@ class RemotingPeer(Protocol):
 
         Raises:
             ConnectionError: the client is gone, or reads too slowly.
+            RequestError: TOO_MANY_REQUESTS: too many answers are unread; nothing was written, and
+                a refusal still may be.
         """
 
     def tell(self, command: RemotingCommand) -> None:
         """Write a request that gets no answer, if there is room for it."""
 
     async def ask(self, command: RemotingCommand) -> RemotingCommand:
-        """Write a request and return the client's answer; the caller limits the time.
+        """Write a request, once there is room, and return the client's answer.
+
+        The caller limits the time, and how many wait.
 
         Raises:
-            ConnectionError: the client is gone, or reads nothing.
+            ConnectionError: the client is gone.
             RemotingError: the request cannot be written.
         """
 
@@ -130,7 +134,7 @@ class Exchange:
         """Answer, unless the request wants no answer.
 
         Raises:
-            ConnectionError: see `RemotingPeer.answer`.
+            ConnectionError, RequestError: see `RemotingPeer.answer`.
         """
         if not self.request.is_oneway:
             await self.client.answer(self, command)

@@ -16,6 +16,7 @@ from strata_broker.remoting.connection import ConnectionPort, RemotingConnection
 from strata_broker.remoting.dispatcher import RemotingDispatcher
 from strata_broker.remoting.exchange import RemotingPeer
 from strata_broker.remoting.server_tls import ServerTls
+from strata_broker.remoting.unread_answers import UnreadAnswers
 from strata_edge.handover import HandedConnection
 from strata_runtime.limits import Limit
 from strata_runtime.listening import endpoint_of, listening
@@ -77,6 +78,7 @@ class RemotingListener:
             config,
             runtime.requests,
             unfinished,
+            UnreadAnswers(config, runtime.metrics),
             self._take,
             self._leave,
             self._tls,
@@ -141,6 +143,9 @@ class RemotingListener:
             connection.abort()
 
     def _take(self, connection: RemotingConnection) -> bool:
+        # One that was accepted before the stop may be made behind it.
+        if not self._is_open:
+            return False
         address = host_of(connection.peer)
         if self._addresses[address] >= self._config.max_connections_per_address:
             return False

@@ -88,10 +88,14 @@ class RemotingPops:
 
         Raises:
             RemotingError: a field is missing, or is no number.
-            RemotingRefusal: the queue does not exist, or an ordered pop is not possible.
+            RemotingRefusal: the queue does not exist, an ordered pop is not possible, or the
+                request wants no answer.
             RequestError: the topic does not exist, or the pop failed unexpectedly.
         """
         request, client = exchange.request, exchange.client
+        if request.is_oneway:
+            # Its leases would last although nobody has their messages.
+            raise RemotingRefusal(ResponseCode.MESSAGE_ILLEGAL, "a pop needs an answer")
         group, name = request.text("consumerGroup"), request.text("topic")
         exchange.require_group(group, Action.SUB)
         exchange.require_topic(name, Action.SUB)

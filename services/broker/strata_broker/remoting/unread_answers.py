@@ -1,0 +1,72 @@
+"""Bytes of answers that remoting clients have not read: of all of them, and of each connection.
+
+An answer counts from its writing until the transport has taken it. One that finds no room is not
+written: its request fails, so messages that it was to bring are given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from strata_broker.base import errors
+from strata_broker.base.remoting_config import RemotingSection
+from strata_broker.base.shares import OwnerShares
+from strata_runtime.limits import Limit
+from strata_runtime.metrics import Metrics
+
+_SMALL_BYTES = 4 << 10
+"""Answers of sends, acks and refusals: not worth the counting, and never refused."""
+
+
+class UnreadAnswers:
+    """See the module docstring. Used on the event loop only.
+
+    Args:
+        config: limits.
+        metrics: where use and refusals are shown.
+    """
+
+    def __init__(self, config: RemotingSection, metrics: Metrics) -> None:
+        self._most_each = config.max_unread_bytes_per_connection
+        self._limit = Limit(
+            "unread remoting answers", config.max_unread_bytes, "bytes", metrics=metrics
+        )
+        self._shares = OwnerShares(
+            "bytes of unread remoting answers", {"connection": self._most_each}, metrics
+        )
+
+    @contextmanager
+    def holding(self, peer: str, size_bytes: int) -> Iterator[None]:
+        """Hold the bytes of an answer until the block ends.
+
+        A connection that has read everything may have one answer of any size.
+
+        Args:
+            peer: `host:port` of the client.
+            size_bytes: of the frame.
+
+        Raises:
+            RequestError: TOO_MANY_REQUESTS: this client, or all together, read too slowly.
+        """
+        if size_bytes <= _SMALL_BYTES:
+            yield
+            return
+        owners = (("connection", peer),)
+        most_bytes = min(self._most_each, self._limit.maximum)
+        counted_bytes = min(size_bytes, most_bytes)
+        if not self._shares.try_take(owners, counted_bytes):
+            raise errors.too_many_requests(
+                "this client has too many unread answers (remoting.max_unread_bytes_per_connection)"
+            )
+        try:
+            if not self._limit.try_take(counted_bytes):
+                raise errors.too_many_requests(
+                    "clients have too many unread answers (remoting.max_unread_bytes)"
+                )
+            try:
+                yield
+            finally:
+                self._limit.give_back(counted_bytes)
+        finally:
+            self._shares.give_back(owners, counted_bytes)
