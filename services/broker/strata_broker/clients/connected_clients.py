@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from apache.rocketmq.v2 import definition_pb2
 from strata.broker.v1 import peer_pb2
@@ -39,7 +39,7 @@ class ConnectedClients:
 
     def answer(self, request: peer_pb2.ListClientsRequest) -> peer_pb2.ListClientsResponse:
         """Return the live clients that a request asks for, by client id."""
-        wanted = [client for client in self._sessions.alive() if _is_wanted(client, request)]
+        wanted = [client for client in self._known(request) if _is_wanted(client, request)]
         wanted.sort(key=lambda client: client.client_id)
         streams = self._telemetry.client_ids()
         response = peer_pb2.ListClientsResponse(
@@ -49,6 +49,17 @@ class ConnectedClients:
         for client in response.clients:
             client.takes_replies = self._takes_replies(client.client_id)
         return response
+
+    def _known(self, request: peer_pb2.ListClientsRequest) -> Iterable[Client]:
+        """Return the clients to choose from.
+
+        One that takes replies has a connection, so it is there, however long it was silent:
+        producers say less than a session may be silent for.
+        """
+        client_id = request.client_id
+        if client_id and self._takes_replies(client_id):
+            return [self._sessions.find(client_id) or Client(client_id)]
+        return self._sessions.alive()
 
     def count(self) -> peer_pb2.CountConnectionsResponse:
         """Return how many clients are connected."""
