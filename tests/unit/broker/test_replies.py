@@ -24,6 +24,7 @@ class FakeBrokers:
     def __init__(self) -> None:
         self.clients: dict[str, set[str]] = {"b1": set(), "b2": set()}
         self.silent: set[str] = set()
+        self.busy: set[str] = set()
         self.asked = 0
         self.pushed: list[tuple[str, str]] = []
 
@@ -38,6 +39,9 @@ class FakeBrokers:
         self.pushed.append((node_id, request.client_id))
         if node_id in self.silent:
             return None
+        if node_id in self.busy:
+            busy = errors.too_many_requests("too many replies")
+            return peer_pb2.PushReplyResponse(status=errors.status_of(busy))
         if request.client_id not in self.clients[node_id]:
             gone = errors.status_of(not_connected(request.client_id))
             return peer_pb2.PushReplyResponse(status=gone)
@@ -72,8 +76,8 @@ class World:
         self.replies.passed_by(self.brokers)
         self.replies.taken_by(self.taker)
 
-    async def push(self, client_id: str) -> None:
-        await self.replies.push(peer_pb2.PushReplyRequest(client_id=client_id))
+    async def push(self, client_id: str, body: bytes = b"") -> None:
+        await self.replies.push(peer_pb2.PushReplyRequest(client_id=client_id, body=body))
 
     def counted(self) -> dict[str, float]:
         counter = self.metrics.counter("strata_broker_remoting_replies_total")
@@ -159,6 +163,61 @@ async def test_replies_under_way_are_limited() -> None:
     await asyncio.gather(*under_way)
     await world.push("c")
     assert world.counted()["here"] == 3
+
+
+async def test_bytes_of_replies_under_way_are_limited() -> None:
+    """Those that come from other brokers count, too; all are given back."""
+    world = World(["c"], max_reply_bytes=1_024)
+    world.taker.held = asyncio.Event()
+    own = asyncio.ensure_future(world.push("c", bytes(500)))
+    other = asyncio.ensure_future(
+        world.replies.answer(peer_pb2.PushReplyRequest(client_id="c", body=bytes(490)))
+    )
+    used = b'strata_limit_used{limit="remoting replies",of="bytes"}'
+
+    def used_bytes() -> int:
+        world.metrics.read_gauges()
+        shown = world.metrics.render().splitlines()
+        (line,) = (line for line in shown if line.startswith(used))
+        return round(float(line.split()[-1]))
+
+    await until(lambda: used_bytes() > 990)
+    refused = await world.replies.answer(peer_pb2.PushReplyRequest(client_id="c", body=bytes(100)))
+    assert int(refused.status.code) == Code.TOO_MANY_REQUESTS
+    assert "remoting.max_reply_bytes" in refused.status.message
+    with pytest.raises(RequestError, match=r"remoting\.max_reply_bytes"):
+        await world.push("c", bytes(100))
+    world.taker.held.set()
+    await own
+    assert int((await other).status.code) == Code.OK
+    assert used_bytes() == 0
+    await world.push("c", bytes(1_000))
+
+
+async def test_replies_of_other_brokers_count_in_the_limit() -> None:
+    """A broker passes on no more than it takes itself."""
+    world = World(["c"], max_replies=1)
+    world.taker.held = asyncio.Event()
+    own = asyncio.ensure_future(world.push("c"))
+    await asyncio.sleep(0)
+    refused = await world.replies.answer(peer_pb2.PushReplyRequest(client_id="c"))
+    assert int(refused.status.code) == Code.TOO_MANY_REQUESTS
+    world.taker.held.set()
+    await own
+
+
+async def test_a_busy_broker_is_not_forgotten() -> None:
+    """The client is still there: nobody asks all brokers for it again."""
+    world = World()
+    world.brokers.clients["b1"].add("c")
+    await world.push("c")
+    world.brokers.busy.add("b1")
+    with pytest.raises(RequestError, match="too many") as refused:
+        await world.push("c")
+    assert refused.value.code is Code.TOO_MANY_REQUESTS
+    world.brokers.busy.clear()
+    await world.push("c")
+    assert world.brokers.asked == 1
 
 
 async def test_another_broker_hears_why_its_reply_failed() -> None:

@@ -9,6 +9,8 @@ remembers it for the client's next replies. A broker that does not know the clie
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from strata.broker.v1 import peer_pb2
@@ -67,6 +69,7 @@ class Replies:
         self._places: OrderedDict[str, str] = OrderedDict()
         metrics.declare(METRICS)
         self._limit = Limit("remoting replies", config.max_replies, "replies", metrics=metrics)
+        self._bytes = Limit("remoting replies", config.max_reply_bytes, "bytes", metrics=metrics)
         self._counted = metrics.counter("strata_broker_remoting_replies_total")
         metrics.gauge("strata_broker_remoting_reply_places", lambda: len(self._places))
 
@@ -85,7 +88,8 @@ class Replies:
     async def answer(self, request: peer_pb2.PushReplyRequest) -> peer_pb2.PushReplyResponse:
         """Take a reply from another broker, for a client of this one."""
         try:
-            await self._push_here(request)
+            with self._under_way(request):
+                await self._push_here(request)
         except RequestError as bad:
             return peer_pb2.PushReplyResponse(status=errors.status_of(bad))
         return peer_pb2.PushReplyResponse(status=errors.ok_status())
@@ -98,18 +102,38 @@ class Replies:
                 the client or its broker does not answer; INTERNAL_SERVER_ERROR: the client refused
                 it; TOO_MANY_REQUESTS.
         """
+        with self._under_way(request):
+            outcome = "failed"
+            try:
+                outcome = await self._push(request)
+            except RequestError as bad:
+                if bad.code is Code.NOT_FOUND:
+                    outcome = "gone"
+                raise
+            finally:
+                self._counted.add(1, {"outcome": outcome})
+
+    @contextmanager
+    def _under_way(self, request: peer_pb2.PushReplyRequest) -> Iterator[None]:
+        """Count a reply in the limits.
+
+        Raises:
+            RequestError: TOO_MANY_REQUESTS.
+        """
+        size_bytes = request.ByteSize()
         if not self._limit.try_take():
             raise errors.too_many_requests("too many replies are under way (remoting.max_replies)")
-        outcome = "failed"
         try:
-            outcome = await self._push(request)
-        except RequestError as bad:
-            if bad.code is Code.NOT_FOUND:
-                outcome = "gone"
-            raise
+            if not self._bytes.try_take(size_bytes):
+                raise errors.too_many_requests(
+                    "too many bytes of replies are under way (remoting.max_reply_bytes)"
+                )
+            try:
+                yield
+            finally:
+                self._bytes.give_back(size_bytes)
         finally:
             self._limit.give_back()
-            self._counted.add(1, {"outcome": outcome})
 
     async def _push(self, request: peer_pb2.PushReplyRequest) -> str:
         if self.takes(request.client_id):
@@ -132,6 +156,8 @@ class Replies:
         try:
             await self._push_to(node_id, request)
         except RequestError as bad:
+            if bad.code is Code.TOO_MANY_REQUESTS:
+                raise
             self._places.pop(request.client_id, None)
             # A broker that said nothing may have given the reply to the client.
             if bad.code is Code.NOT_FOUND:
