@@ -10,7 +10,7 @@ from strata_broker.clients.connected_clients import ConnectedClients
 from strata_broker.clients.sessions import Sessions
 from strata_testing import ManualClock
 
-ASKER = "10.0.0.1@asker"
+ASKER = "asker"
 
 
 class NoStreams:
@@ -21,9 +21,9 @@ class NoStreams:
 
 
 class World:
-    """Clients of one broker; those in `takers` can be given replies."""
+    """Clients of one broker; those in `takers`, with their users, can be given replies."""
 
-    def __init__(self, *takers: str) -> None:
+    def __init__(self, **takers: str) -> None:
         self.clock = ManualClock()
         self.sessions = Sessions(SessionSection(), self.clock)
         streams: Any = NoStreams()
@@ -32,33 +32,33 @@ class World:
             streams,
             PeerSection(),
             connections=lambda: 1,
-            takes_replies=takers.__contains__,
+            replied_user=takers.get,
         )
 
-    def listed(self, **wanted: str) -> list[tuple[str, bool]]:
+    def listed(self, **wanted: str) -> list[tuple[str, bool, str]]:
         answer = self.clients.answer(peer_pb2.ListClientsRequest(**wanted))
-        return [(one.client_id, one.takes_replies) for one in answer.clients]
+        return [(one.client_id, one.takes_replies, one.user) for one in answer.clients]
 
 
 def test_a_client_that_takes_replies_is_found_between_its_heartbeats() -> None:
     """Producers say something each 30 s, and a session counts as alive for 15 s only."""
-    world = World(ASKER)
+    world = World(asker="ann")
     world.sessions.heard(ASKER, "10.0.0.1:5", "")
     for silent_s in (0, 20, 20, 3_600):
         world.clock.advance(silent_s)
-        assert world.listed(client_id=ASKER) == [(ASKER, True)]
+        assert world.listed(client_id=ASKER) == [(ASKER, True, "ann")]
     world.sessions.live_holders()
     assert world.sessions.find(ASKER) is None
-    assert world.listed(client_id=ASKER) == [(ASKER, True)], "its session is forgotten"
+    assert world.listed(client_id=ASKER) == [(ASKER, True, "ann")], "its session is forgotten"
 
 
 def test_other_silent_clients_are_not_listed() -> None:
     """Nor is one that takes replies, unless it is asked for."""
-    world = World(ASKER)
+    world = World(asker="ann")
     for client_id in (ASKER, "silent"):
         world.sessions.heard(client_id)
     world.clock.advance(20)
     world.sessions.heard("alive")
     assert world.listed(client_id="silent") == []
     assert world.listed(client_id=ASKER, consumer_group="g") == []
-    assert world.listed() == [("alive", False)]
+    assert world.listed() == [("alive", False, "")]

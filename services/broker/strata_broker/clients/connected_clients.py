@@ -19,7 +19,8 @@ class ConnectedClients:
         telemetry: their streams.
         config: limits of an answer.
         connections: returns how many clients are connected; None: nobody can tell.
-        takes_replies: tells whether a client can be given replies here.
+        replied_user: returns whose client takes replies here, by client id; empty: anybody's; None:
+            it takes none.
     """
 
     def __init__(
@@ -29,13 +30,13 @@ class ConnectedClients:
         config: PeerSection,
         *,
         connections: Callable[[], int | None],
-        takes_replies: Callable[[str], bool] = lambda _: False,
+        replied_user: Callable[[str], str | None] = lambda _: None,
     ) -> None:
         self._sessions = sessions
         self._telemetry = telemetry
         self._max_clients = config.max_clients_per_answer
         self._connections = connections
-        self._takes_replies = takes_replies
+        self._replied_user = replied_user
 
     def answer(self, request: peer_pb2.ListClientsRequest) -> peer_pb2.ListClientsResponse:
         """Return the live clients that a request asks for, by client id."""
@@ -47,7 +48,8 @@ class ConnectedClients:
             truncated=len(wanted) > self._max_clients,
         )
         for client in response.clients:
-            client.takes_replies = self._takes_replies(client.client_id)
+            user = self._replied_user(client.client_id)
+            client.takes_replies, client.user = user is not None, user or ""
         return response
 
     def _known(self, request: peer_pb2.ListClientsRequest) -> Iterable[Client]:
@@ -57,7 +59,7 @@ class ConnectedClients:
         producers say less than a session may be silent for.
         """
         client_id = request.client_id
-        if client_id and self._takes_replies(client_id):
+        if client_id and self._replied_user(client_id) is not None:
             return [self._sessions.find(client_id) or Client(client_id)]
         return self._sessions.alive()
 

@@ -122,7 +122,8 @@ class RemotingConsumers:
             # Not the exchange, which holds the request.
             rights = partial(may_send, exchange.principal)
             self._producer_groups.heard(client, data.producer_groups, rights)
-            self._requesters.heard(client)
+            principal = exchange.principal
+            self._requesters.heard(client, "" if principal is None else principal.user)
         for group, subscriptions in data.consumers.items():
             check_consumer_group(group)
             for topic in subscriptions:
