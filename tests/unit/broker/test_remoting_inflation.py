@@ -57,7 +57,7 @@ def test_a_body_that_is_cut_off_is_refused(number: int, compress: Compress) -> N
 
 @pytest.mark.parametrize(("number", "compress"), WAYS)
 def test_a_body_of_several_frames_is_refused(number: int, compress: Compress) -> None:
-    """Whatever follows the first one, whole or not, would be lost while the send succeeds."""
+    """All that follows the first one, whole or not, would be lost while the send succeeds."""
     second = compress(random.Random(1).randbytes(200_000))
     for rest in (compress(b""), second, second[:-5]):
         with pytest.raises(InflationError, match=f"{len(rest)} bytes follow the first frame"):

@@ -116,7 +116,7 @@ class PushReplyRequest(_message.Message):
     """The client that asked."""
     body: _builtins.bytes
     user: _builtins.str
-    """Whose client it is; a client of another user counts as not connected."""
+    """The user of the client; a client of another user counts as not connected."""
     @_builtins.property
     def fields(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Header and body of the request of the remoting protocol that the client gets."""
@@ -282,7 +282,7 @@ class ConnectedClient(_message.Message):
     takes_replies: _builtins.bool
     """This broker can give replies of consumers to the client (remoting protocol)."""
     user: _builtins.str
-    """Whose client it is, if it takes replies; empty: access is not controlled."""
+    """The user of a client that takes replies; empty: access is not controlled."""
     @_builtins.property
     def subscriptions(self) -> _containers.MessageMap[_builtins.str, _definition_pb2.FilterExpression]:
         """topic -> filter"""
