@@ -17,13 +17,15 @@ from strata_broker.app import BrokerApp
 from strata_broker.base.identity import BrokerIdentity
 from strata_broker.clients.peers import SERVICE, require_ok
 from strata_mq.requests.errors import Code, RequestError
+from strata_remoting import RequestCode, ResponseCode
 from strata_testing import until
 from strata_testing.broker import broker_config, broker_under_test, network_of
 from strata_testing.broker.client import Client, resource
 from strata_testing.broker.fake_edge import ADMIN, MESSAGING, EdgeChannel, FakeCall, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
-from strata_testing.broker.keys import cluster_key_row, signed, user_row
+from strata_testing.broker.keys import cluster_key_row, policy_row, secret_of, signed, user_row
+from strata_testing.remoting_client import RemotingClient, send_fields
 
 CONFIG = broker_config(peer={"command_timeout_ms": 50})
 
@@ -129,6 +131,57 @@ async def test_brokers_with_access_control_know_each_other(
             {"x-mq-client-id": "cli", **signed("root")},
         )
     assert [member.client_id for member in shown.members] == ["client-1", "client-2"]
+
+
+async def test_replies_reach_no_other_user_than_the_one_that_asked(
+    meta: FakeMeta, storage: FakeStorage
+) -> None:
+    """Another user has taken the client's id at a broker that the client is not connected to."""
+    topic = "DefaultCluster_REPLY_TOPIC"
+    users = ("ann", "bob", "eve")
+    meta.put(cluster_key_row(), *(user_row(name) for name in users))
+    meta.put(policy_row(1, "eve", f"topic:{topic}", "pub"))
+    edges = {f"127.0.0.{number}:18081": FakeEdge() for number in (1, 2)}
+    network = replace(
+        network_of(meta, storage),
+        broker_channels=lambda endpoints, headers: EdgeChannel(edges, endpoints[0], headers),
+    )
+    fields = send_fields(topic, REPLY_TO_CLIENT="asker", CORRELATION_ID="1")
+    async with AsyncExitStack() as running:
+        apps = []
+        for number, edge in enumerate(edges.values(), 1):
+            broker = broker_under_test(
+                edge,
+                network,
+                config=broker_config(access_control={"mode": "on"}, remoting={"port": 0}),
+                identity=BrokerIdentity(f"broker-{number}", number, f"127.0.0.{number}"),
+            )
+            await running.enter_async_context(broker)
+            apps.append(broker.app)
+        kind = meta_pb2.NODE_KIND_BROKER
+        await until(lambda: all(len(app.view.nodes(kind)) == 2 for app in apps))
+
+        def of(app: BrokerApp, user: str) -> RemotingClient:
+            return RemotingClient(app.shown()["nameserver"], keys=(user, secret_of(user)))
+
+        asker = await running.enter_async_context(of(apps[0], "ann"))
+        await asker.heartbeat("asker", "", {}, producers=["p"])
+        async with of(apps[1], "bob") as thief:
+            await thief.heartbeat("asker", "", {}, producers=["p"])
+            for app in apps:
+                async with of(app, "eve") as consumer:
+                    refused = await consumer.ask(RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"x")
+                assert refused.code == ResponseCode.SYSTEM_ERROR
+                assert "client asker belongs to several users" in refused.remark
+            assert (asker.told, thief.told) == ([], [])
+        consumer = await running.enter_async_context(of(apps[1], "eve"))
+
+        async def is_taken() -> bool:
+            answer = await consumer.ask(RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"pong")
+            return answer.code == ResponseCode.SUCCESS
+
+        await until(is_taken)
+        assert [one.body for one in asker.told] == [b"pong"]
 
 
 async def test_a_broker_that_does_not_answer_is_passed_over(pair: Pair) -> None:

@@ -184,6 +184,7 @@ async def test_a_pull_needs_the_group_and_the_topic(clients: Clients) -> None:
         AdminCode.QUERY_CONSUME_QUEUE,
         AdminCode.INVOKE_BROKER_TO_RESET_OFFSET,
         AdminCode.UPDATE_AND_CREATE_TOPIC,
+        AdminCode.SET_MESSAGE_REQUEST_MODE,
         RequestCode.SEND_MESSAGE,
         RequestCode.PULL_MESSAGE,
         RequestCode.GET_MAX_OFFSET,
@@ -205,7 +206,8 @@ async def test_requests_do_not_tell_which_topics_there_are(
     answers = []
     for name in ("secrets", "unknown"):
         asked = {"topic": name, "consumerGroup": "readers", "clientId": "c", "strategyName": "AVG"}
-        body = json.dumps(asked).encode() if code is RequestCode.QUERY_ASSIGNMENT else b""
+        in_body = (RequestCode.QUERY_ASSIGNMENT, AdminCode.SET_MESSAGE_REQUEST_MODE)
+        body = json.dumps(asked | {"mode": "POP"}).encode() if code in in_body else b""
         answers.append(await bob.ask(code, fields | {"topic": name}, body))
     assert [answer.code for answer in answers] == [ResponseCode.NO_PERMISSION] * 2
     remarks = [answer.remark.replace("unknown", "secrets") for answer in answers]

@@ -34,6 +34,10 @@ def test_a_heartbeat_is_read() -> None:
             b'{"clientID": "c", "consumerDataSet": {"a": 1}}',
             "consumerDataSet is no list of objects",
         ),
+        (
+            b'{"clientID": "c", "producerDataSet": [{"groupName": "%s"}]}' % (b"p" * 256),
+            "the name of a producer group has 256 characters; 255 are allowed",
+        ),
     ],
 )
 def test_a_body_that_cannot_be_read_is_refused(body: bytes, reason: str) -> None:

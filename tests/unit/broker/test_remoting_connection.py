@@ -306,11 +306,11 @@ async def test_a_client_that_reads_no_reply_is_slow_and_not_missing(
 ) -> None:
     """The consumer hears of a timeout: the channel is there."""
     requesters = Requesters(50)
-    requesters.heard(scene.connection)
+    requesters.heard(scene.connection, "ann")
     scene.connection.pause_writing()
     scene.transport.buffered_bytes = 100_000
     with pytest.raises(RequestError) as failure:
-        await requesters.push(peer_pb2.PushReplyRequest(client_id=scene.connection.client_id))
+        await requesters.push(peer_pb2.PushReplyRequest(client_id=scene.connection.client_id, user="ann"))
     assert failure.value.code is Code.REQUEST_TIMEOUT
 
 

@@ -1,18 +1,27 @@
-"""Goodbyes of remoting consumers: their last positions are stored before others hear of them."""
+"""Heartbeats and goodbyes of remoting consumers, also those that cross one another.
+
+The last positions of a consumer are stored before others hear of its goodbye.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 
-from strata_broker.access.principals import ANYBODY
+from strata_broker.access.principals import ANYBODY, AccessRefused, Principal
+from strata_broker.base.config import SessionSection
+from strata_broker.clients.sessions import Sessions
 from strata_broker.remoting.consumers import RemotingConsumers
 from strata_broker.remoting.exchange import Exchange
+from strata_broker.remoting.members import RemotingMembers
 from strata_broker.remoting.position_updates import PositionUpdates
 from strata_broker.remoting.requesters import Requesters
 from strata_remoting import RemotingCommand, RequestCode, Serialization
+from strata_runtime.metrics import Metrics
+from strata_testing import ManualClock
 
 CLIENT_ID = "me"
 
@@ -21,81 +30,187 @@ class Peer:
     """A connection."""
 
     peer = "127.0.0.1:1"
-    client_id = CLIENT_ID
     language = 0
-    is_gone = False
     has_room = True
 
-
-class Members:
-    """Keeps who left."""
-
     def __init__(self) -> None:
-        self.gone: list[tuple[str, str]] = []
+        self.client_id = self.peer
+        self.is_gone = False
 
-    def left(self, client: object, group: str) -> None:
-        self.gone.append((str(client), group))
+    def tell(self, command: RemotingCommand) -> None:
+        """Forget it."""
+
+
+class SessionsFace:
+    """Handlers of the broker: only heartbeats, which begin sessions; `held` ones wait first."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self.held: dict[str, asyncio.Event] = {}
+
+    async def call(self, rpc: str, request: object, response_type: object, caller: Any) -> None:
+        assert rpc == "Heartbeat"
+        client_id = caller.metadata["x-mq-client-id"]
+        if client_id in self.held:
+            await self.held[client_id].wait()
+        self._sessions.heard(client_id, caller.peer, caller.principal.user)
 
 
 class ProducerGroupsStub:
     """Keeps nothing."""
 
-    def left(self, client: object, group: str) -> None:
+    def heard(self, *_: object) -> None:
+        """Note nothing."""
+
+    def left(self, *_: object) -> None:
+        """Forget nothing."""
+
+    def disconnected(self, _: object) -> None:
         """Forget nothing."""
 
 
-@pytest.fixture
-def members() -> Members:
-    return Members()
+class World:
+    """Consumers of one broker."""
+
+    def __init__(self) -> None:
+        self.sessions = Sessions(SessionSection(), ManualClock())
+        self.members = RemotingMembers(
+            self.sessions, ManualClock(), member_timeout_ms=1_000, metrics=Metrics.disabled()
+        )
+        self.updates = PositionUpdates()
+        self.requesters = Requesters(1_000)
+        self.face = SessionsFace(self.sessions)
+        face: Any = self.face
+        locks: Any = None
+        producer_groups: Any = ProducerGroupsStub()
+        self.consumers = RemotingConsumers(
+            face,
+            self.members,
+            locks,
+            producer_groups=producer_groups,
+            updates=self.updates,
+            requesters=self.requesters,
+            max_groups=4,
+            max_json_bytes=1_024,
+        )
+
+    async def heartbeat(self, client: Peer, client_id: str, *groups: str, user: str = "") -> None:
+        consumers = [
+            {"groupName": group, "subscriptionDataSet": [{"topic": "orders"}]} for group in groups
+        ]
+        data = {"clientID": client_id, "consumerDataSet": consumers}
+        command = RemotingCommand(RequestCode.HEART_BEAT, body=json.dumps(data).encode())
+        await self.consumers.heartbeat(_exchange(command, client, user))
+
+    async def goodbye(self, client: Peer, client_id: str = CLIENT_ID) -> None:
+        fields = {"clientID": client_id, "consumerGroup": "g"}
+        command = RemotingCommand(RequestCode.UNREGISTER_CLIENT, fields=fields)
+        await self.consumers.unregister(_exchange(command, client))
+
+    def lost(self, client: Peer) -> None:
+        client.is_gone = True
+        peer: Any = client
+        self.consumers.disconnected(peer)
 
 
-def consumers_with(members: Members, updates: PositionUpdates) -> RemotingConsumers:
-    unused: Any = None
-    known: Any = members
-    groups: Any = ProducerGroupsStub()
-    return RemotingConsumers(
-        unused,
-        known,
-        unused,
-        producer_groups=groups,
-        updates=updates,
-        requesters=Requesters(1_000),
-        max_groups=4,
-        max_json_bytes=1_024,
-    )
-
-
-def goodbye(client: Any) -> Exchange:
-    command = RemotingCommand(
-        RequestCode.UNREGISTER_CLIENT, fields={"clientID": CLIENT_ID, "consumerGroup": "g"}
-    )
+def _exchange(command: RemotingCommand, client: Any, user: str = "") -> Exchange:
     exchange = Exchange(command, client, Serialization.JSON)
-    exchange.principal = ANYBODY
+    exchange.principal = (
+        Principal(user, "127.0.0.1", policies=(), is_admin=True, max_decisions=1)
+        if user
+        else ANYBODY
+    )
     return exchange
 
 
-async def test_a_goodbye_waits_for_positions_of_its_connection(members: Members) -> None:
+async def _turns() -> None:
+    """Let whatever can go on do so."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_goodbye_waits_for_positions_of_its_connection() -> None:
     """Clients send them without waiting; whoever takes the queues over asks for them at once."""
-    updates = PositionUpdates()
-    consumers = consumers_with(members, updates)
+    world = World()
     client: Any = Peer()
-    with updates.storing(client), updates.storing(client):
-        leaving = asyncio.ensure_future(consumers.unregister(goodbye(client)))
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert members.gone == []
+    await world.heartbeat(client, CLIENT_ID, "g")
+    with world.updates.storing(client), world.updates.storing(client):
+        leaving = asyncio.ensure_future(world.goodbye(client))
+        await _turns()
+        assert world.members.client_ids("g") == [CLIENT_ID]
     await leaving
-    assert members.gone == [(CLIENT_ID, "g")]
+    assert world.members.client_ids("g") == []
 
 
-async def test_positions_of_others_do_not_matter(members: Members) -> None:
+async def test_positions_of_others_do_not_matter() -> None:
     """Nor does one that could not be stored: it is settled as well."""
-    updates = PositionUpdates()
-    consumers = consumers_with(members, updates)
+    world = World()
     client: Any = Peer()
     other: Any = Peer()
-    with pytest.raises(ConnectionError), updates.storing(client):
+    await world.heartbeat(client, CLIENT_ID, "g")
+    with pytest.raises(ConnectionError), world.updates.storing(client):
         raise ConnectionError
-    with updates.storing(other):
-        await consumers.unregister(goodbye(client))
-    assert members.gone == [(CLIENT_ID, "g")]
+    with world.updates.storing(other):
+        await world.goodbye(client)
+    assert world.members.client_ids("g") == []
+
+
+async def test_a_late_goodbye_leaves_the_next_connection_alone() -> None:
+    """The client has connected anew while its last position was being stored."""
+    world = World()
+    client: Any = Peer()
+    await world.heartbeat(client, CLIENT_ID, "g")
+    with world.updates.storing(client):
+        leaving = asyncio.ensure_future(world.goodbye(client))
+        await _turns()
+        world.lost(client)
+        await world.heartbeat(Peer(), CLIENT_ID, "g")
+    await leaving
+    assert world.members.client_ids("g") == [CLIENT_ID]
+
+
+async def test_a_late_goodbye_leaves_the_next_id_alone() -> None:
+    """The connection has taken another id meanwhile, with the same group."""
+    world = World()
+    client: Any = Peer()
+    await world.heartbeat(client, CLIENT_ID, "g")
+    with world.updates.storing(client):
+        leaving = asyncio.ensure_future(world.goodbye(client))
+        await _turns()
+        await world.heartbeat(client, "other", "g")
+    await leaving
+    assert world.members.client_ids("g") == ["other"]
+    world.lost(client)
+    assert world.members.client_ids("g") == []
+
+
+async def test_heartbeats_side_by_side_leave_no_member_behind() -> None:
+    """A connection has one id: the groups of an earlier one are not joined any more."""
+    world = World()
+    client = Peer()
+    held = world.face.held[f"{CLIENT_ID}@g2"] = asyncio.Event()
+    first = asyncio.ensure_future(world.heartbeat(client, CLIENT_ID, "g1", "g2"))
+    await _turns()
+    assert world.members.client_ids("g1") == [CLIENT_ID]
+    await world.heartbeat(client, "other", "g3")
+    held.set()
+    await first
+    groups = ("g1", "g2", "g3")
+    assert [world.members.client_ids(group) for group in groups] == [[], [], ["other"]]
+    world.lost(client)
+    assert [world.members.client_ids(group) for group in groups] == [[], [], []]
+    assert not any(client.open_calls for client in world.sessions.alive())
+
+
+async def test_the_id_of_another_users_client_is_not_taken() -> None:
+    """The connection keeps the id that it had, and what belongs to that."""
+    world = World()
+    owner, thief = Peer(), Peer()
+    await world.heartbeat(owner, CLIENT_ID, "g", user="ann")
+    await world.heartbeat(thief, "own", "g", user="bob")
+    with pytest.raises(AccessRefused, match=f"client {CLIENT_ID} belongs to another user"):
+        await world.heartbeat(thief, CLIENT_ID, "g", user="bob")
+    assert thief.client_id == "own"
+    assert world.members.client_ids("g") == [CLIENT_ID, "own"]
+    await world.goodbye(thief)
+    assert world.members.client_ids("g") == [CLIENT_ID, "own"]

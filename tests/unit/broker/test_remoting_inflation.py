@@ -56,6 +56,18 @@ def test_a_body_that_is_cut_off_is_refused(number: int, compress: Compress) -> N
 
 
 @pytest.mark.parametrize(("number", "compress"), WAYS)
+def test_a_body_of_several_frames_is_refused(number: int, compress: Compress) -> None:
+    """All that follows the first one, whole or not, would be lost while the send succeeds."""
+    second = compress(random.Random(1).randbytes(200_000))
+    for rest in (compress(b""), second, second[:-5]):
+        with pytest.raises(InflationError, match=f"{len(rest)} bytes follow the first frame"):
+            inflated(compress(BODY) + rest, _flags(number), MIB)
+    for first, rest in ((b"", compress(BODY)), (b"", second[:-5]), (BODY, b"x")):
+        with pytest.raises(InflationError):
+            inflated(compress(first) + rest, _flags(number), MIB)
+
+
+@pytest.mark.parametrize(("number", "compress"), WAYS)
 def test_a_damaged_body_is_an_error_or_a_body(number: int, compress: Compress) -> None:
     """Nothing else comes of it: no other exception, and no more bytes than allowed."""
     seed = random.randrange(1 << 32)

@@ -162,7 +162,14 @@ class RemotingSection(Section):
     max_replies: int = Field(
         default=10_000,
         ge=1,
-        description="Most replies of consumers under way; further replies get SYSTEM_BUSY.",
+        description="Most replies of consumers under way, those of other brokers too; further "
+        "replies get SYSTEM_BUSY.",
+    )
+    max_reply_bytes: int = Field(
+        default=256 * 1024 * 1024,
+        ge=1_024,
+        description="Most bytes of replies of consumers under way, those of other brokers too; "
+        "further replies get SYSTEM_BUSY.",
     )
     max_reply_places: int = Field(
         default=10_000,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from apache.rocketmq.v2 import definition_pb2
 from strata.broker.v1 import peer_pb2
@@ -19,7 +19,8 @@ class ConnectedClients:
         telemetry: their streams.
         config: limits of an answer.
         connections: returns how many clients are connected; None: nobody can tell.
-        takes_replies: tells whether a client can be given replies here.
+        replied_user: returns whose client takes replies here, by client id; empty: anybody's; None:
+            it takes none.
     """
 
     def __init__(
@@ -29,17 +30,17 @@ class ConnectedClients:
         config: PeerSection,
         *,
         connections: Callable[[], int | None],
-        takes_replies: Callable[[str], bool] = lambda _: False,
+        replied_user: Callable[[str], str | None] = lambda _: None,
     ) -> None:
         self._sessions = sessions
         self._telemetry = telemetry
         self._max_clients = config.max_clients_per_answer
         self._connections = connections
-        self._takes_replies = takes_replies
+        self._replied_user = replied_user
 
     def answer(self, request: peer_pb2.ListClientsRequest) -> peer_pb2.ListClientsResponse:
         """Return the live clients that a request asks for, by client id."""
-        wanted = [client for client in self._sessions.alive() if _is_wanted(client, request)]
+        wanted = [client for client in self._known(request) if _is_wanted(client, request)]
         wanted.sort(key=lambda client: client.client_id)
         streams = self._telemetry.client_ids()
         response = peer_pb2.ListClientsResponse(
@@ -47,8 +48,20 @@ class ConnectedClients:
             truncated=len(wanted) > self._max_clients,
         )
         for client in response.clients:
-            client.takes_replies = self._takes_replies(client.client_id)
+            user = self._replied_user(client.client_id)
+            client.takes_replies, client.user = user is not None, user or ""
         return response
+
+    def _known(self, request: peer_pb2.ListClientsRequest) -> Iterable[Client]:
+        """Return the clients to choose from.
+
+        One that takes replies has a connection, so it is there, however long it was silent:
+        producers say less than a session may be silent for.
+        """
+        client_id = request.client_id
+        if client_id and self._replied_user(client_id) is not None:
+            return [self._sessions.find(client_id) or Client(client_id)]
+        return self._sessions.alive()
 
     def count(self) -> peer_pb2.CountConnectionsResponse:
         """Return how many clients are connected."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
@@ -29,6 +29,18 @@ SERVICE = "strata.broker.v1.PeerService"
 _CODES = frozenset(map(int, Code))
 
 Response = TypeVar("Response", bound=Message)
+
+
+class ReplyPlace(NamedTuple):
+    """Where a client takes replies.
+
+    Attributes:
+        node_id: of the broker that has a connection with it.
+        user: whose client it is there; empty: access is not controlled.
+    """
+
+    node_id: str
+    user: str
 
 
 class BrokerPeers:
@@ -134,16 +146,19 @@ class BrokerPeers:
             raise RequestError(Code.REQUEST_TIMEOUT, f"broker {holders[0]} did not answer")
         return response
 
-    async def takers_of_replies(self, client_id: str) -> list[str]:
+    async def takers_of_replies(self, client_id: str) -> list[ReplyPlace]:
         """See `ReplyPeers.takers_of_replies`."""
-        found = []
+        found: list[tuple[int, ReplyPlace]] = []
         for node_id, response in await self._ask_all(
             peer_pb2.ListClientsRequest(client_id=client_id)
         ):
-            heard_ms = [one.heard_ms for one in response.clients if one.takes_replies]
-            if heard_ms and node_id != self._node_id:
-                found.append((max(heard_ms), node_id))
-        return [node_id for _, node_id in sorted(found, reverse=True)]
+            if node_id != self._node_id:
+                found.extend(
+                    (one.heard_ms, ReplyPlace(node_id, one.user))
+                    for one in response.clients
+                    if one.takes_replies
+                )
+        return [place for _, place in sorted(found, reverse=True)]
 
     async def push_reply(
         self, node_id: str, request: peer_pb2.PushReplyRequest, timeout_s: float

@@ -8,7 +8,13 @@ from functools import partial
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.remoting.addresses import broker_name_of
 from strata_broker.remoting.answers import RemotingRefusal, succeeded, with_json
-from strata_broker.remoting.exchange import Exchange, Handler, RemotingPeer, may_send
+from strata_broker.remoting.exchange import (
+    Exchange,
+    Handler,
+    RemotingPeer,
+    headers_of,
+    may_send,
+)
 from strata_broker.remoting.face import MessagingFace
 from strata_broker.remoting.heartbeats import (
     HeartbeatData,
@@ -106,23 +112,26 @@ class RemotingConsumers:
             raise RemotingError(
                 f"a client has at most {self._max_groups} groups (remoting.max_groups_per_client)"
             )
+        client.language = exchange.request.language
+        await self._sign_of_life(exchange, data.client_id)
+        # The id is the client's from here on: another user's was refused.
         if client.client_id != data.client_id:
             self.disconnected(client)
             client.client_id = data.client_id
-        client.language = exchange.request.language
-        await self._sign_of_life(exchange, "", definition_pb2.PRODUCER)
         if not client.is_gone:
             # Not the exchange, which holds the request.
             rights = partial(may_send, exchange.principal)
             self._producer_groups.heard(client, data.producer_groups, rights)
-            self._requesters.heard(client)
+            principal = exchange.principal
+            self._requesters.heard(client, "" if principal is None else principal.user)
         for group, subscriptions in data.consumers.items():
             check_consumer_group(group)
             for topic in subscriptions:
                 exchange.require_topic(topic, Action.SUB)
-            await self._sign_of_life(exchange, group, definition_pb2.PULL_CONSUMER)
-            if client.is_gone:
-                break
+            await self._sign_of_life(exchange, data.client_id, group)
+            if client.is_gone or client.client_id != data.client_id:
+                # The connection ended meanwhile, or took another id: nobody would forget a member.
+                return succeeded(exchange.request)
             self._members.heard(client, data.client_id, group, subscriptions)
             self._groups.setdefault(client, set()).add(group)
         for listener in self._listeners:
@@ -136,10 +145,13 @@ class RemotingConsumers:
         group = request.text("consumerGroup", "")
         if group:
             exchange.require_group(group, Action.SUB)
-        if group and request.text("clientID") == client.client_id:
+        client_id = client.client_id
+        if group and request.text("clientID") == client_id:
             await self._updates.settled(client)
-            self._members.left(client.client_id, group)
-            self._groups.get(client, set()).discard(group)
+            # Meanwhile the client may have connected anew, or taken another id: those stay.
+            if client.client_id == client_id:
+                self._members.disconnected(client, (group,))
+                self._groups.get(client, set()).discard(group)
         return succeeded(request)
 
     async def members(self, exchange: Exchange) -> RemotingCommand:
@@ -207,12 +219,12 @@ class RemotingConsumers:
             and act(QueueKey(group, one.topic, one.queue_id))
         ]
 
-    async def _sign_of_life(
-        self, exchange: Exchange, group: str, kind: definition_pb2.ClientType.ValueType
-    ) -> None:
+    async def _sign_of_life(self, exchange: Exchange, client_id: str, group: str = "") -> None:
+        """Note that a client lives, by the id of its heartbeat: the connection may have another."""
+        kind = definition_pb2.PULL_CONSUMER if group else definition_pb2.PRODUCER
         request = service_pb2.HeartbeatRequest(client_type=kind)
         if group:
             request.group.name = group
-        await self._face.call(
-            "Heartbeat", request, service_pb2.HeartbeatResponse, exchange.caller(group)
-        )
+        caller = exchange.caller(group)
+        caller.metadata = headers_of(client_id, exchange.client.language, group)
+        await self._face.call("Heartbeat", request, service_pb2.HeartbeatResponse, caller)

@@ -12,6 +12,10 @@ MOST_SUBSCRIPTIONS = 256
 """Most topics that a client may subscribe to with one group."""
 
 
+MOST_GROUP_CHARACTERS = 255
+"""Longest name of a producer group, as in RocketMQ (`Validators.CHARACTER_MAX_LENGTH`)."""
+
+
 class RemotingSubscription(NamedTuple):
     """The subscription of a group to one topic.
 
@@ -83,7 +87,7 @@ def read_heartbeat(body: bytes, max_bytes: int) -> HeartbeatData:
         consumers[_text(one, "groupName")] = dict(map(_subscription, found))
     return HeartbeatData(
         _text(data, "clientID"),
-        frozenset(_text(one, "groupName") for one in objects_in(data, "producerDataSet")),
+        frozenset(map(_producer_group, objects_in(data, "producerDataSet"))),
         consumers,
     )
 
@@ -118,6 +122,16 @@ def read_balance(body: bytes, max_bytes: int) -> BalanceRequest:
         str(data.get("strategyName") or "AVG"),
         data.get("messageModel") == "BROADCASTING",
     )
+
+
+def _producer_group(data: Mapping[str, Any]) -> str:
+    name = _text(data, "groupName")
+    if len(name) > MOST_GROUP_CHARACTERS:
+        raise RemotingError(
+            f"the name of a producer group has {len(name)} characters; "
+            f"{MOST_GROUP_CHARACTERS} are allowed"
+        )
+    return name
 
 
 def _subscription(data: Mapping[str, Any]) -> tuple[str, RemotingSubscription]:

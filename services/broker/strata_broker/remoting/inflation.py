@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from typing import NamedTuple
 
 import lz4.frame
 import zstandard
@@ -26,6 +27,14 @@ class InflationError(Exception):
 
 class TooLargeError(Exception):
     """A body that is larger than allowed once it is inflated."""
+
+
+class _Inflated(NamedTuple):
+    """The first frame of a body: whether it is whole, and what is behind it."""
+
+    body: bytes
+    is_whole: bool
+    rest: bytes | None
 
 
 def is_compressed(system_flag: int) -> bool:
@@ -57,46 +66,51 @@ def inflated(body: bytes, system_flag: int, max_bytes: int) -> bytes:
         max_bytes: of the result; no more than one piece beyond them is inflated.
 
     Raises:
-        InflationError: the algorithm is unknown, or the body is damaged.
+        InflationError: the algorithm is unknown, or the body is damaged or has several frames.
         TooLargeError: the result has more bytes.
     """
     kind = kind_of(system_flag)
     try:
-        result, is_whole = _INFLATERS[kind](body, max_bytes)
+        result = _INFLATERS[kind](body, max_bytes)
     except (zlib.error, RuntimeError, zstandard.ZstdError) as error:
         raise InflationError(f"the body cannot be inflated with {kind}: {error}") from None
-    if len(result) > max_bytes:
+    if len(result.body) > max_bytes:
         raise TooLargeError
-    if not is_whole:
+    if not result.is_whole:
         raise InflationError("the compressed body is cut off")
-    return result
+    if result.rest:
+        # Their bytes would be lost.
+        raise InflationError(f"{len(result.rest)} bytes follow the first frame of {kind}")
+    return result.body
 
 
-def _zlib(body: bytes, max_bytes: int) -> tuple[bytes, bool]:
+def _zlib(body: bytes, max_bytes: int) -> _Inflated:
     inflater = zlib.decompressobj()
-    return inflater.decompress(body, max_bytes + 1), inflater.eof
+    result = inflater.decompress(body, max_bytes + 1)
+    return _Inflated(result, inflater.eof, inflater.unused_data)
 
 
-def _lz4(body: bytes, max_bytes: int) -> tuple[bytes, bool]:
+def _lz4(body: bytes, max_bytes: int) -> _Inflated:
     inflater = lz4.frame.LZ4FrameDecompressor()
-    return inflater.decompress(body, max_length=max_bytes + 1), inflater.eof
+    result = inflater.decompress(body, max_length=max_bytes + 1)
+    return _Inflated(result, inflater.eof, inflater.unused_data)
 
 
-def _zstd(body: bytes, max_bytes: int) -> tuple[bytes, bool]:
-    """Inflate twice: a reader stops at the limit, but does not tell a body that is cut off."""
+def _zstd(body: bytes, max_bytes: int) -> _Inflated:
+    """Inflate twice: a reader stops at the limit, but does not tell where a frame ends."""
     inflater = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
     result = bytearray()
     with inflater.stream_reader(body) as reader:
         while len(result) <= max_bytes and (piece := reader.read(_PIECE_BYTES)):
             result += piece
     if len(result) > max_bytes:
-        return bytes(result), True
+        return _Inflated(bytes(result), is_whole=True, rest=b"")
     whole = inflater.decompressobj()
     whole.decompress(body)
-    return bytes(result), whole.eof
+    return _Inflated(bytes(result), whole.eof, whole.unused_data)
 
 
-_INFLATERS: dict[str, Callable[[bytes, int], tuple[bytes, bool]]] = {
+_INFLATERS: dict[str, Callable[[bytes, int], _Inflated]] = {
     "zlib": _zlib,
     "lz4": _lz4,
     "zstd": _zstd,

@@ -18,6 +18,7 @@ from strata_broker.metadata.metadata import MetadataView, Name, TopicRow
 from strata_broker.remoting.answers import RemotingRefusal
 from strata_broker.remoting.exchange import RemotingPeer
 from strata_broker.remoting.heard_producers import HeardProducers, MaySend
+from strata_broker.remoting.heartbeats import MOST_GROUP_CHARACTERS
 from strata_broker.remoting.shown import ShownQueue, pulled_message
 from strata_remoting import (
     OffsetPlace,
@@ -32,8 +33,6 @@ from strata_remoting import (
 from strata_runtime.metrics import Metrics
 
 _MOST_TOPICS = 64
-# A name of a group may be as long as in RocketMQ (`Validators.CHARACTER_MAX_LENGTH`).
-_MOST_CHARACTERS = 255
 _NO_PLACE = OffsetPlace(-1, -1, -1)
 
 
@@ -163,11 +162,11 @@ class ProducerGroups:
         Raises:
             RemotingRefusal: the name is empty or too long, or the client has too many groups.
         """
-        if not 0 < len(group) <= _MOST_CHARACTERS:
+        if not 0 < len(group) <= MOST_GROUP_CHARACTERS:
             raise RemotingRefusal(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the producer group of a transactional message has {len(group)} characters; "
-                f"1 to {_MOST_CHARACTERS} are allowed",
+                f"1 to {MOST_GROUP_CHARACTERS} are allowed",
             )
         if self._is_full(client, group):
             raise RemotingRefusal(

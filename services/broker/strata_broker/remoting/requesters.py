@@ -20,26 +20,28 @@ class Requesters:
 
     def __init__(self, reply_timeout_ms: int) -> None:
         self._timeout_s = reply_timeout_ms / 1_000
-        # The latest connection of a client, by its id.
-        self._clients: dict[str, RemotingPeer] = {}
+        # The latest connection of a client and its user, by its id.
+        self._clients: dict[str, tuple[RemotingPeer, str]] = {}
 
-    def heard(self, client: RemotingPeer) -> None:
-        """Note a heartbeat."""
-        self._clients[client.client_id] = client
+    def heard(self, client: RemotingPeer, user: str) -> None:
+        """Note a heartbeat, and who signed it; empty: access is not controlled."""
+        self._clients[client.client_id] = (client, user)
 
     def disconnected(self, client: RemotingPeer) -> None:
         """Forget a connection that ended; one that its client has replaced is forgotten already."""
-        if self._clients.get(client.client_id) is client:
+        known = self._clients.get(client.client_id)
+        if known is not None and known[0] is client:
             del self._clients[client.client_id]
 
-    def takes(self, client_id: str) -> bool:
-        """See `ReplyTaker.takes`."""
-        return client_id in self._clients
+    def user_of(self, client_id: str) -> str | None:
+        """See `ReplyTaker.user_of`."""
+        known = self._clients.get(client_id)
+        return None if known is None else known[1]
 
     async def push(self, request: peer_pb2.PushReplyRequest) -> None:
         """See `ReplyTaker.push`."""
-        client = self._clients.get(request.client_id)
-        if client is None:
+        client, user = self._clients.get(request.client_id, (None, ""))
+        if client is None or user != request.user:
             raise not_connected(request.client_id)
         command = RemotingCommand(
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, fields=dict(request.fields), body=request.body

@@ -195,7 +195,7 @@ class Operators:
             clients.telemetry,
             config,
             connections=clients.edge.connections,
-            takes_replies=self.replies.takes,
+            replied_user=self.replies.user_of,
         )
         commands = ClientCommands(clients.telemetry, config, metrics)
         self._peer_ports = PeerPorts(

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from apache.rocketmq.v2 import definition_pb2 as apache_dot_rocketmq_dot_v2_dot_definition__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bstrata/broker/v1/peer.proto\x12\x10strata.broker.v1\x1a#apache/rocketmq/v2/definition.proto\"H\n\x0fSyncLiteRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0f\n\x07request\x18\x03 \x01(\x0c\">\n\x10SyncLiteResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.apache.rocketmq.v2.Status\"\xa2\x01\n\x10PushReplyRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12>\n\x06\x66ields\x18\x02 \x03(\x0b\x32..strata.broker.v1.PushReplyRequest.FieldsEntry\x12\x0c\n\x04\x62ody\x18\x03 \x01(\x0c\x1a-\n\x0b\x46ieldsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"?\n\x11PushReplyResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.apache.rocketmq.v2.Status\"\x19\n\x17\x43ountConnectionsRequest\"D\n\x18\x43ountConnectionsResponse\x12\x18\n\x0b\x63onnections\x18\x01 \x01(\rH\x00\x88\x01\x01\x42\x0e\n\x0c_connections\"t\n\x12ListClientsRequest\x12\x16\n\tnamespace\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x16\n\x0e\x63onsumer_group\x18\x02 \x01(\t\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x11\n\tclient_id\x18\x04 \x01(\tB\x0c\n\n_namespace\"\xde\x03\n\x0f\x43onnectedClient\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x33\n\x0b\x63lient_type\x18\x02 \x01(\x0e\x32\x1e.apache.rocketmq.v2.ClientType\x12.\n\x08language\x18\x03 \x01(\x0e\x32\x1c.apache.rocketmq.v2.Language\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x10\n\x08hostname\x18\x05 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\x11\n\tnamespace\x18\x07 \x01(\t\x12\x16\n\x0e\x63onsumer_group\x18\x08 \x01(\t\x12K\n\rsubscriptions\x18\t \x03(\x0b\x32\x34.strata.broker.v1.ConnectedClient.SubscriptionsEntry\x12\x0e\n\x06topics\x18\n \x03(\t\x12\x10\n\x08heard_ms\x18\x0b \x01(\x04\x12\x12\n\nhas_stream\x18\x0c \x01(\x08\x12\x15\n\rtakes_replies\x18\r \x01(\x08\x1aZ\n\x12SubscriptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x33\n\x05value\x18\x02 \x01(\x0b\x32$.apache.rocketmq.v2.FilterExpression:\x02\x38\x01\"\\\n\x13ListClientsResponse\x12\x32\n\x07\x63lients\x18\x01 \x03(\x0b\x32!.strata.broker.v1.ConnectedClient\x12\x11\n\ttruncated\x18\x02 \x01(\x08\"l\n\x14\x43ommandClientRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x30\n\x07\x63ommand\x18\x02 \x01(\x0e\x32\x1f.strata.broker.v1.ClientCommand\x12\x0f\n\x07message\x18\x03 \x01(\x0c\"_\n\x15\x43ommandClientResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.apache.rocketmq.v2.Status\x12\x1a\n\x12thread_stack_trace\x18\x02 \x01(\t*\x7f\n\rClientCommand\x12\x1e\n\x1a\x43LIENT_COMMAND_UNSPECIFIED\x10\x00\x12+\n\'CLIENT_COMMAND_PRINT_THREAD_STACK_TRACE\x10\x01\x12!\n\x1d\x43LIENT_COMMAND_VERIFY_MESSAGE\x10\x02\x32\xdf\x03\n\x0bPeerService\x12Z\n\x0bListClients\x12$.strata.broker.v1.ListClientsRequest\x1a%.strata.broker.v1.ListClientsResponse\x12`\n\rCommandClient\x12&.strata.broker.v1.CommandClientRequest\x1a\'.strata.broker.v1.CommandClientResponse\x12i\n\x10\x43ountConnections\x12).strata.broker.v1.CountConnectionsRequest\x1a*.strata.broker.v1.CountConnectionsResponse\x12Q\n\x08SyncLite\x12!.strata.broker.v1.SyncLiteRequest\x1a\".strata.broker.v1.SyncLiteResponse\x12T\n\tPushReply\x12\".strata.broker.v1.PushReplyRequest\x1a#.strata.broker.v1.PushReplyResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bstrata/broker/v1/peer.proto\x12\x10strata.broker.v1\x1a#apache/rocketmq/v2/definition.proto\"H\n\x0fSyncLiteRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0f\n\x07request\x18\x03 \x01(\x0c\">\n\x10SyncLiteResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.apache.rocketmq.v2.Status\"\xb0\x01\n\x10PushReplyRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12>\n\x06\x66ields\x18\x02 \x03(\x0b\x32..strata.broker.v1.PushReplyRequest.FieldsEntry\x12\x0c\n\x04\x62ody\x18\x03 \x01(\x0c\x12\x0c\n\x04user\x18\x04 \x01(\t\x1a-\n\x0b\x46ieldsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"?\n\x11PushReplyResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.apache.rocketmq.v2.Status\"\x19\n\x17\x43ountConnectionsRequest\"D\n\x18\x43ountConnectionsResponse\x12\x18\n\x0b\x63onnections\x18\x01 \x01(\rH\x00\x88\x01\x01\x42\x0e\n\x0c_connections\"t\n\x12ListClientsRequest\x12\x16\n\tnamespace\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x16\n\x0e\x63onsumer_group\x18\x02 \x01(\t\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x11\n\tclient_id\x18\x04 \x01(\tB\x0c\n\n_namespace\"\xec\x03\n\x0f\x43onnectedClient\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x33\n\x0b\x63lient_type\x18\x02 \x01(\x0e\x32\x1e.apache.rocketmq.v2.ClientType\x12.\n\x08language\x18\x03 \x01(\x0e\x32\x1c.apache.rocketmq.v2.Language\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x10\n\x08hostname\x18\x05 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\x11\n\tnamespace\x18\x07 \x01(\t\x12\x16\n\x0e\x63onsumer_group\x18\x08 \x01(\t\x12K\n\rsubscriptions\x18\t \x03(\x0b\x32\x34.strata.broker.v1.ConnectedClient.SubscriptionsEntry\x12\x0e\n\x06topics\x18\n \x03(\t\x12\x10\n\x08heard_ms\x18\x0b \x01(\x04\x12\x12\n\nhas_stream\x18\x0c \x01(\x08\x12\x15\n\rtakes_replies\x18\r \x01(\x08\x12\x0c\n\x04user\x18\x0e \x01(\t\x1aZ\n\x12SubscriptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x33\n\x05value\x18\x02 \x01(\x0b\x32$.apache.rocketmq.v2.FilterExpression:\x02\x38\x01\"\\\n\x13ListClientsResponse\x12\x32\n\x07\x63lients\x18\x01 \x03(\x0b\x32!.strata.broker.v1.ConnectedClient\x12\x11\n\ttruncated\x18\x02 \x01(\x08\"l\n\x14\x43ommandClientRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x30\n\x07\x63ommand\x18\x02 \x01(\x0e\x32\x1f.strata.broker.v1.ClientCommand\x12\x0f\n\x07message\x18\x03 \x01(\x0c\"_\n\x15\x43ommandClientResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.apache.rocketmq.v2.Status\x12\x1a\n\x12thread_stack_trace\x18\x02 \x01(\t*\x7f\n\rClientCommand\x12\x1e\n\x1a\x43LIENT_COMMAND_UNSPECIFIED\x10\x00\x12+\n\'CLIENT_COMMAND_PRINT_THREAD_STACK_TRACE\x10\x01\x12!\n\x1d\x43LIENT_COMMAND_VERIFY_MESSAGE\x10\x02\x32\xdf\x03\n\x0bPeerService\x12Z\n\x0bListClients\x12$.strata.broker.v1.ListClientsRequest\x1a%.strata.broker.v1.ListClientsResponse\x12`\n\rCommandClient\x12&.strata.broker.v1.CommandClientRequest\x1a\'.strata.broker.v1.CommandClientResponse\x12i\n\x10\x43ountConnections\x12).strata.broker.v1.CountConnectionsRequest\x1a*.strata.broker.v1.CountConnectionsResponse\x12Q\n\x08SyncLite\x12!.strata.broker.v1.SyncLiteRequest\x1a\".strata.broker.v1.SyncLiteResponse\x12T\n\tPushReply\x12\".strata.broker.v1.PushReplyRequest\x1a#.strata.broker.v1.PushReplyResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,34 +36,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PUSHREPLYREQUEST_FIELDSENTRY']._serialized_options = b'8\001'
   _globals['_CONNECTEDCLIENT_SUBSCRIPTIONSENTRY']._loaded_options = None
   _globals['_CONNECTEDCLIENT_SUBSCRIPTIONSENTRY']._serialized_options = b'8\001'
-  _globals['_CLIENTCOMMAND']._serialized_start=1451
-  _globals['_CLIENTCOMMAND']._serialized_end=1578
+  _globals['_CLIENTCOMMAND']._serialized_start=1479
+  _globals['_CLIENTCOMMAND']._serialized_end=1606
   _globals['_SYNCLITEREQUEST']._serialized_start=86
   _globals['_SYNCLITEREQUEST']._serialized_end=158
   _globals['_SYNCLITERESPONSE']._serialized_start=160
   _globals['_SYNCLITERESPONSE']._serialized_end=222
   _globals['_PUSHREPLYREQUEST']._serialized_start=225
-  _globals['_PUSHREPLYREQUEST']._serialized_end=387
-  _globals['_PUSHREPLYREQUEST_FIELDSENTRY']._serialized_start=342
-  _globals['_PUSHREPLYREQUEST_FIELDSENTRY']._serialized_end=387
-  _globals['_PUSHREPLYRESPONSE']._serialized_start=389
-  _globals['_PUSHREPLYRESPONSE']._serialized_end=452
-  _globals['_COUNTCONNECTIONSREQUEST']._serialized_start=454
-  _globals['_COUNTCONNECTIONSREQUEST']._serialized_end=479
-  _globals['_COUNTCONNECTIONSRESPONSE']._serialized_start=481
-  _globals['_COUNTCONNECTIONSRESPONSE']._serialized_end=549
-  _globals['_LISTCLIENTSREQUEST']._serialized_start=551
-  _globals['_LISTCLIENTSREQUEST']._serialized_end=667
-  _globals['_CONNECTEDCLIENT']._serialized_start=670
-  _globals['_CONNECTEDCLIENT']._serialized_end=1148
-  _globals['_CONNECTEDCLIENT_SUBSCRIPTIONSENTRY']._serialized_start=1058
-  _globals['_CONNECTEDCLIENT_SUBSCRIPTIONSENTRY']._serialized_end=1148
-  _globals['_LISTCLIENTSRESPONSE']._serialized_start=1150
-  _globals['_LISTCLIENTSRESPONSE']._serialized_end=1242
-  _globals['_COMMANDCLIENTREQUEST']._serialized_start=1244
-  _globals['_COMMANDCLIENTREQUEST']._serialized_end=1352
-  _globals['_COMMANDCLIENTRESPONSE']._serialized_start=1354
-  _globals['_COMMANDCLIENTRESPONSE']._serialized_end=1449
-  _globals['_PEERSERVICE']._serialized_start=1581
-  _globals['_PEERSERVICE']._serialized_end=2060
+  _globals['_PUSHREPLYREQUEST']._serialized_end=401
+  _globals['_PUSHREPLYREQUEST_FIELDSENTRY']._serialized_start=356
+  _globals['_PUSHREPLYREQUEST_FIELDSENTRY']._serialized_end=401
+  _globals['_PUSHREPLYRESPONSE']._serialized_start=403
+  _globals['_PUSHREPLYRESPONSE']._serialized_end=466
+  _globals['_COUNTCONNECTIONSREQUEST']._serialized_start=468
+  _globals['_COUNTCONNECTIONSREQUEST']._serialized_end=493
+  _globals['_COUNTCONNECTIONSRESPONSE']._serialized_start=495
+  _globals['_COUNTCONNECTIONSRESPONSE']._serialized_end=563
+  _globals['_LISTCLIENTSREQUEST']._serialized_start=565
+  _globals['_LISTCLIENTSREQUEST']._serialized_end=681
+  _globals['_CONNECTEDCLIENT']._serialized_start=684
+  _globals['_CONNECTEDCLIENT']._serialized_end=1176
+  _globals['_CONNECTEDCLIENT_SUBSCRIPTIONSENTRY']._serialized_start=1086
+  _globals['_CONNECTEDCLIENT_SUBSCRIPTIONSENTRY']._serialized_end=1176
+  _globals['_LISTCLIENTSRESPONSE']._serialized_start=1178
+  _globals['_LISTCLIENTSRESPONSE']._serialized_end=1270
+  _globals['_COMMANDCLIENTREQUEST']._serialized_start=1272
+  _globals['_COMMANDCLIENTREQUEST']._serialized_end=1380
+  _globals['_COMMANDCLIENTRESPONSE']._serialized_start=1382
+  _globals['_COMMANDCLIENTRESPONSE']._serialized_end=1477
+  _globals['_PEERSERVICE']._serialized_start=1609
+  _globals['_PEERSERVICE']._serialized_end=2088
 # @@protoc_insertion_point(module_scope)

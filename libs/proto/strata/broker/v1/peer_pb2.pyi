@@ -111,9 +111,12 @@ class PushReplyRequest(_message.Message):
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     FIELDS_FIELD_NUMBER: _builtins.int
     BODY_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
     client_id: _builtins.str
     """The client that asked."""
     body: _builtins.bytes
+    user: _builtins.str
+    """The user of the client; a client of another user counts as not connected."""
     @_builtins.property
     def fields(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Header and body of the request of the remoting protocol that the client gets."""
@@ -124,10 +127,11 @@ class PushReplyRequest(_message.Message):
         client_id: _builtins.str = ...,
         fields: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         body: _builtins.bytes = ...,
+        user: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "client_id", b"client_id", "fields", b"fields"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "client_id", b"client_id", "fields", b"fields", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -261,6 +265,7 @@ class ConnectedClient(_message.Message):
     HEARD_MS_FIELD_NUMBER: _builtins.int
     HAS_STREAM_FIELD_NUMBER: _builtins.int
     TAKES_REPLIES_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
     client_id: _builtins.str
     client_type: _definition_pb2.ClientType.ValueType
     language: _definition_pb2.Language.ValueType
@@ -276,6 +281,8 @@ class ConnectedClient(_message.Message):
     """This broker can send commands to the client."""
     takes_replies: _builtins.bool
     """This broker can give replies of consumers to the client (remoting protocol)."""
+    user: _builtins.str
+    """The user of a client that takes replies; empty: access is not controlled."""
     @_builtins.property
     def subscriptions(self) -> _containers.MessageMap[_builtins.str, _definition_pb2.FilterExpression]:
         """topic -> filter"""
@@ -300,10 +307,11 @@ class ConnectedClient(_message.Message):
         heard_ms: _builtins.int = ...,
         has_stream: _builtins.bool = ...,
         takes_replies: _builtins.bool = ...,
+        user: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "client_id", b"client_id", "client_type", b"client_type", "consumer_group", b"consumer_group", "has_stream", b"has_stream", "heard_ms", b"heard_ms", "hostname", b"hostname", "language", b"language", "namespace", b"namespace", "subscriptions", b"subscriptions", "takes_replies", b"takes_replies", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "client_id", b"client_id", "client_type", b"client_type", "consumer_group", b"consumer_group", "has_stream", b"has_stream", "heard_ms", b"heard_ms", "hostname", b"hostname", "language", b"language", "namespace", b"namespace", "subscriptions", b"subscriptions", "takes_replies", b"takes_replies", "topics", b"topics", "user", b"user", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

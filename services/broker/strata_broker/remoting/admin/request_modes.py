@@ -14,6 +14,7 @@ from strata_broker.remoting.admin.places import AdminPlaces
 from strata_broker.remoting.answers import RemotingRefusal, succeeded
 from strata_broker.remoting.exchange import Exchange, Handler
 from strata_broker.remoting.json_bodies import read_object
+from strata_mq.access import Action
 from strata_mq.requests import RETRY_PREFIX
 from strata_remoting import AdminCode, RemotingCommand, ResponseCode
 
@@ -45,6 +46,7 @@ class AdminRequestModes:
 
         Raises:
             RemotingError: the body cannot be read.
+            AccessRefused: FORBIDDEN.
             RemotingRefusal: the topic or the group does not exist, the mode is unknown, or the call
                 was refused.
         """
@@ -58,6 +60,7 @@ class AdminRequestModes:
             raise RemotingRefusal(
                 ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode"
             )
+        exchange.require_group(group, Action.UPDATE)
         if self._places.view.topic("", name) is None:
             raise RemotingRefusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
         found = (await self._face.consumer_group(group, exchange.caller())).consumer_group

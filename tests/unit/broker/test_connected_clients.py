@@ -1,0 +1,64 @@
+"""Live clients of a broker as other brokers see them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strata.broker.v1 import peer_pb2
+from strata_broker.base.config import PeerSection, SessionSection
+from strata_broker.clients.connected_clients import ConnectedClients
+from strata_broker.clients.sessions import Sessions
+from strata_testing import ManualClock
+
+ASKER = "asker"
+
+
+class NoStreams:
+    """Telemetry of clients that have no streams."""
+
+    def client_ids(self) -> frozenset[str]:
+        return frozenset()
+
+
+class World:
+    """Clients of one broker; those in `takers`, with their users, can be given replies."""
+
+    def __init__(self, **takers: str) -> None:
+        self.clock = ManualClock()
+        self.sessions = Sessions(SessionSection(), self.clock)
+        streams: Any = NoStreams()
+        self.clients = ConnectedClients(
+            self.sessions,
+            streams,
+            PeerSection(),
+            connections=lambda: 1,
+            replied_user=takers.get,
+        )
+
+    def listed(self, **wanted: str) -> list[tuple[str, bool, str]]:
+        answer = self.clients.answer(peer_pb2.ListClientsRequest(**wanted))
+        return [(one.client_id, one.takes_replies, one.user) for one in answer.clients]
+
+
+def test_a_client_that_takes_replies_is_found_between_its_heartbeats() -> None:
+    """Producers say something each 30 s, and a session counts as alive for 15 s only."""
+    world = World(asker="ann")
+    world.sessions.heard(ASKER, "10.0.0.1:5", "")
+    for silent_s in (0, 20, 20, 3_600):
+        world.clock.advance(silent_s)
+        assert world.listed(client_id=ASKER) == [(ASKER, True, "ann")]
+    world.sessions.live_holders()
+    assert world.sessions.find(ASKER) is None
+    assert world.listed(client_id=ASKER) == [(ASKER, True, "ann")], "its session is forgotten"
+
+
+def test_other_silent_clients_are_not_listed() -> None:
+    """Nor is one that takes replies, unless it is asked for."""
+    world = World(asker="ann")
+    for client_id in (ASKER, "silent"):
+        world.sessions.heard(client_id)
+    world.clock.advance(20)
+    world.sessions.heard("alive")
+    assert world.listed(client_id="silent") == []
+    assert world.listed(client_id=ASKER, consumer_group="g") == []
+    assert world.listed() == [("alive", False, "")]
