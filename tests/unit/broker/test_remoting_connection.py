@@ -242,7 +242,7 @@ def unread_answer(scene: SimpleNamespace, body: bytes = b"x") -> asyncio.Task[No
 
 
 async def test_an_answer_that_its_client_does_not_read_fails(scene: SimpleNamespace) -> None:
-    """Whoever answers hears of it: leases of a pop are given back."""
+    """The request's handler hears of it: leases of a pop are given back."""
     with pytest.raises(ConnectionResetError):
         await unread_answer(scene)
     assert scene.transport.ended == "aborted"
@@ -317,7 +317,7 @@ async def test_a_client_that_reads_no_reply_is_slow_and_not_missing(
 async def test_a_large_answer_behind_too_many_unread_bytes_is_refused(
     scene: SimpleNamespace,
 ) -> None:
-    """What the client does not read has a limit in bytes; refusals and acks are told anyway."""
+    """Bytes that the client does not read have a limit; refusals and acks are told anyway."""
     unread = unread_answer(scene, bytes(90_000))
     await asyncio.sleep(0)
     with pytest.raises(RequestError) as failure:
@@ -361,7 +361,7 @@ async def test_connections_share_the_room_for_unread_answers(scene: SimpleNamesp
 
 async def asked_of(scene: SimpleNamespace) -> asyncio.Task[RemotingCommand]:
     """Ask the client something; the question is written."""
-    asked = asyncio.ensure_future(scene.connection.ask(REPLY))
+    asked: asyncio.Task[RemotingCommand] = asyncio.ensure_future(scene.connection.ask(REPLY))
     await until(lambda: b"pong" in scene.transport.written)
     return asked
 
@@ -395,7 +395,7 @@ async def test_an_answer_is_read_in_a_pause(scene: SimpleNamespace) -> None:
 
 
 async def test_requests_before_an_answer_have_a_limit_in_bytes(scene: SimpleNamespace) -> None:
-    """A client that answers nothing is not read for ever, and its requests are not lost."""
+    """A client that answers nothing is not read without end, and its requests are not lost."""
     scene.connection.data_received(frames(1, 2))
     await until(lambda: len(scene.dispatcher.begun) == 2)
     asked = await asked_of(scene)
@@ -430,7 +430,7 @@ async def test_a_drained_connection_ends_behind_the_answers_of_its_client(
 async def test_a_drained_connection_does_not_wait_for_an_answer_that_is_late(
     scene: SimpleNamespace,
 ) -> None:
-    """Whoever asks limits the time."""
+    """The time is limited by the one that asks."""
     asked = await asked_of(scene)
     scene.connection.drain()
     asked.cancel()

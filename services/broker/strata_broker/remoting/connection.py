@@ -39,7 +39,7 @@ from strata_runtime.tasks import RequestTasks, TooManyTasksError
 _LOG = get_logger("remoting")
 _MOST_TOLD_BYTES = 65_536
 _MOST_SET_ASIDE_BYTES = 1 << 20
-"""Of one connection. Its client hears nothing of a limit: it is not read until requests end."""
+"""Requests before an answer, by connection; with more it is not read until requests end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class RemotingConnection(asyncio.Protocol):
         try:
             with self._asked.asking() as (opaque, answer):
                 request = replace(command, opaque=opaque)
-                # Whoever waits with this one may have filled the buffer again.
+                # Others that waited with this one may have filled the buffer again.
                 while not self._drained.is_set():
                     await self._drained.wait()
                 self._require_client()
