@@ -310,7 +310,9 @@ async def test_a_client_that_reads_no_reply_is_slow_and_not_missing(
     scene.connection.pause_writing()
     scene.transport.buffered_bytes = 100_000
     with pytest.raises(RequestError) as failure:
-        await requesters.push(peer_pb2.PushReplyRequest(client_id=scene.connection.client_id, user="ann"))
+        await requesters.push(
+            peer_pb2.PushReplyRequest(client_id=scene.connection.client_id, user="ann")
+        )
     assert failure.value.code is Code.REQUEST_TIMEOUT
 
 
