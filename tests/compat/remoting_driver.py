@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import subprocess
+import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -77,6 +78,9 @@ class RemotingDriver:
         home.mkdir(parents=True, exist_ok=True)
         options = [f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home}", "-Xmx256m"]
         options += ["-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8"]
+        # Broadcast consumers keep their positions in files; those of an earlier run are not ours.
+        self._positions = tempfile.TemporaryDirectory(prefix="positions-")
+        options.append(f"-Drocketmq.client.localOffsetStoreDir={self._positions.name}")
         if compress_type:
             options.append(f"-Drocketmq.message.compressType={compress_type}")
         classes = f"{folder}/classes:{folder}/lib/*"
@@ -195,6 +199,7 @@ class RemotingDriver:
             self._process.kill()
             self._process.wait()
         self._reader.join()
+        self._positions.cleanup()
 
     def __enter__(self) -> Self:
         return self
