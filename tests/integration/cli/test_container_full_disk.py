@@ -23,7 +23,7 @@ from tests.integration.cli.container_process import (
     member_file,
     strata,
 )
-from tests.integration.cli.test_full_disk import fill, missing
+from tests.integration.cli.test_full_disk import fill, require_own_disk
 
 MIB = 1024 * 1024
 MOUNT = 'mkdir -p "$0" && mount -t tmpfs -o size=200m tmpfs "$0" && exec "$@"'
@@ -72,11 +72,11 @@ async def receive(endpoint: str, wanted: set[bytes]) -> set[bytes]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.skipif(bool(missing()), reason=f"no mount namespaces here: {missing()}")
 def test_a_member_with_a_full_disk_leaves_the_others_serving(
     stack: ExitStack, tmp_path: Path
 ) -> None:
     """Its own raft groups refuse sends and say so; all others take them; nothing is lost."""
+    require_own_disk()
     ports = free_ports()
     nameserver_port, grpc = next(ports), next(ports)
     nameservers = f"127.0.0.1:{nameserver_port}"

@@ -11,10 +11,9 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from strata_testing import until_blocking
 from tests.integration.cli.conftest import STRATA, Node
+from tests.parts.required import absent
 
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import StartNode
@@ -23,14 +22,15 @@ MIB = 1024 * 1024
 MOUNT = 'mkdir -p "$0" && mount -t tmpfs -o size=400m tmpfs "$0" && exec "$@"'
 
 
-def missing() -> str:
-    """Return why a process cannot have a disk of its own here; empty: it can."""
+def require_own_disk() -> None:
+    """Skip the test, or fail it when everything is required, where no process can have a disk."""
     command = ["unshare", "--mount", "sh", "-c", "mount -t tmpfs -o size=1m tmpfs /mnt"]
     try:
         tried = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        return "unshare (apt-get install util-linux)"
-    return tried.stderr.strip() if tried.returncode else ""
+        absent("unshare is missing: apt-get install util-linux")
+    if tried.returncode:
+        absent(f"no mount namespaces here: {tried.stderr.strip()}")
 
 
 def fill(file: Path) -> None:
@@ -61,9 +61,9 @@ def stopped(node: Node) -> list[str]:
     )
 
 
-@pytest.mark.skipif(bool(missing()), reason=f"no mount namespaces here: {missing()}")
 def test_a_full_disk_is_named_and_taken_back(start_node: StartNode, tmp_path: Path) -> None:
     """Sends and new topics say why they are refused, the node stays up, and nothing is lost."""
+    require_own_disk()
     data = tmp_path / "data"
     node = start_node(
         program=("unshare", "--mount", "sh", "-c", MOUNT, str(data), *STRATA),
