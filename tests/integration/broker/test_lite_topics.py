@@ -329,6 +329,7 @@ async def test_lite_topics_are_listed_in_pages(clients: list[Client]) -> None:
         ("nothing", "", "nothing"),
         (PARENT, "x/y", "no page token"),
         (PARENT, "7", "no page token"),
+        (PARENT, "9" * 5_000 + "/x", "no page token"),
     ],
 )
 async def test_a_list_of_no_lite_topics_is_refused(

@@ -17,6 +17,8 @@ from strata_mq.requests import Code, RequestError
 _LIST = "/strata.storage.v1.LiteService/ListLiteTopics"
 # A storage node gives no more at once.
 _MAX_PAGE = 1_000
+# Digits of the largest raft group.
+_MOST_DIGITS = 10
 
 
 class LiteTopicLists:
@@ -99,6 +101,7 @@ def _place_of(token: str) -> tuple[int, str]:
     if not token:
         return 0, ""
     number, slash, name = token.partition("/")
-    if not slash or not number.isascii() or not number.isdecimal():
-        raise RequestError(Code.BAD_REQUEST, f"{token!r} is no page token of lite topics")
+    is_number = number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS
+    if not slash or not is_number:
+        raise RequestError(Code.BAD_REQUEST, f"{token[:255]!r} is no page token of lite topics")
     return int(number), name
