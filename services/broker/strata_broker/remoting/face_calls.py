@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from strata_broker.access.authentication import AdmittedCall
 from strata_broker.access.principals import Principal
+from strata_broker.base.future_call import FutureCall
 from strata_broker.receives.pending_ack import ACK
 from strata_broker.receives.popping_calls import PoppingCall
 from strata_broker.receives.receive import RECEIVE
 from strata_broker.sends.named_queue import QueuedCall
 from strata_broker.sends.pending_send import SEND
-from strata_edge.ports import CallError
 
 
 class FaceCaller(AdmittedCall):
@@ -43,37 +42,22 @@ class FaceCaller(AdmittedCall):
         return None
 
 
-class _FaceCall(AdmittedCall):
-    """A hot call whose answer is a future; see `strata_edge.ports.HotCall`."""
+class _FaceCall(AdmittedCall, FutureCall):
+    """A hot call of a remoting client."""
 
     method = ""
 
     def __init__(self, request: bytes, caller: FaceCaller) -> None:
+        FutureCall.__init__(self)
         self.request = request
         self.metadata = caller.metadata
         self.peer = caller.peer
         self.principal = caller.principal
         self.claimed = caller.claimed
-        self.answer: asyncio.Future[Sequence[bytes]] = asyncio.get_running_loop().create_future()
 
     def time_left_s(self) -> float | None:
+        """See `HotCall`; the protocol has no deadlines."""
         return None
-
-    def done(self) -> bool:
-        return self.answer.done()
-
-    def on_gone(self, callback: Callable[[], None]) -> None:
-        """Note nothing: the call is carried out whether its client waits or not."""
-
-    def complete(
-        self, responses: Sequence[bytes], on_not_taken: Callable[[], None] | None = None
-    ) -> None:
-        if not self.answer.done():
-            self.answer.set_result(responses)
-
-    def fail(self, status: str, reason: str) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(CallError(status, reason))
 
 
 class FaceSend(QueuedCall, _FaceCall):
@@ -120,9 +104,7 @@ class FacePop(PoppingCall, _FaceCall):
         """See `HotCall.complete`."""
         if not self.answer.done():
             self._on_not_taken = on_not_taken
-            self.answer.set_result(responses)
-        elif on_not_taken is not None:
-            asyncio.get_running_loop().call_soon(on_not_taken)
+        super().complete(responses, on_not_taken)
 
     def gone(self) -> None:
         """End the wait of a pop whose client has gone."""

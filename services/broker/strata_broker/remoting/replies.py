@@ -13,7 +13,7 @@ from strata_broker.clients.replies import Replies
 from strata_broker.remoting import property_names as names
 from strata_broker.remoting.answers import RemotingRefusal, succeeded
 from strata_broker.remoting.exchange import Exchange, Handler
-from strata_broker.remoting.send_headers import field_names, send_header
+from strata_broker.remoting.send_headers import SendHeader, field_names, send_header
 from strata_mq.access import Action
 from strata_mq.requests import Code, RequestError
 from strata_remoting import RemotingCommand, RequestCode, ResponseCode, decode_properties
@@ -82,15 +82,17 @@ class RemotingReplies:
                 if not client_id
                 else f"{names.REPLY_TO} has more than {_MOST_CLIENT_ID} characters",
             )
-        await self._push(client_id, exchange)
+        await self._push(client_id, header, exchange)
         return succeeded(request, msgId="0", queueId=header.queue_id, queueOffset=0)
 
-    async def _push(self, client_id: str, exchange: Exchange) -> None:
+    async def _push(self, client_id: str, header: SendHeader, exchange: Exchange) -> None:
         assert self._replies is not None, "nobody passes replies on"
         try:
             await self._replies.push(
                 peer_pb2.PushReplyRequest(
-                    client_id=client_id, fields=self._fields(exchange), body=exchange.request.body
+                    client_id=client_id,
+                    fields=self._fields(header, exchange),
+                    body=exchange.request.body,
                 )
             )
         except RequestError as bad:
@@ -102,10 +104,10 @@ class RemotingReplies:
                 text = f"push reply message to {client_id} fail: {bad.text}"
             raise RemotingRefusal(ResponseCode.SYSTEM_ERROR, text) from bad
 
-    def _fields(self, exchange: Exchange) -> dict[str, str]:
+    def _fields(self, header: SendHeader, exchange: Exchange) -> dict[str, str]:
         """Return the header of what the client gets: that of the send, and where it came from."""
         request = exchange.request
-        header, name = send_header(request), field_names(request)
+        name = field_names(request)
         return {
             "bornHost": f"/{exchange.client.peer}",
             "bornTimestamp": str(header.born_ms),

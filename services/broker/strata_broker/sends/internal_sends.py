@@ -3,51 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 from apache.rocketmq.v2 import service_pb2
 from strata_broker.access.principals import ANYBODY, ITSELF, Principal
+from strata_broker.base.future_call import FutureCall
 from strata_broker.sends.pending_send import SEND
 from strata_broker.sends.send import Sender
-from strata_edge.ports import CallError
 
 
-class InternalCall:
+class InternalCall(FutureCall):
     """A hot call that no client made; see `strata_edge.ports.HotCall`."""
 
     method = SEND
     peer = "127.0.0.1:0"
 
     def __init__(self, request: bytes, metadata: Mapping[str, str], timeout_s: float) -> None:
+        super().__init__()
         self.request = request
         self.metadata = metadata
-        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._ends_s = asyncio.get_running_loop().time() + timeout_s
 
     def time_left_s(self) -> float | None:
         """See `HotCall`."""
         return self._ends_s - asyncio.get_running_loop().time()
-
-    def done(self) -> bool:
-        """See `HotCall`."""
-        return self.answer.done()
-
-    def on_gone(self, callback: Callable[[], None]) -> None:
-        """See `HotCall`; it never goes away."""
-
-    def complete(
-        self, responses: Sequence[bytes], on_not_taken: Callable[[], None] | None = None
-    ) -> None:
-        """See `HotCall`."""
-        if not self.answer.done():
-            self.answer.set_result(responses[0])
-        elif on_not_taken is not None:
-            asyncio.get_running_loop().call_soon(on_not_taken)
-
-    def fail(self, status: str, reason: str) -> None:
-        """See `HotCall`."""
-        if not self.answer.done():
-            self.answer.set_exception(CallError(status, reason))
 
 
 class InternalSends:
@@ -76,4 +55,5 @@ class InternalSends:
         metadata = {"x-mq-client-id": f"strata-admin@{self._node_id}"}
         call = InternalCall(request.SerializeToString(), metadata, self._timeout_s)
         self._sender.take(call, principal)
-        return service_pb2.SendMessageResponse.FromString(await call.answer)
+        (data,) = await call.answer
+        return service_pb2.SendMessageResponse.FromString(data)
