@@ -300,7 +300,8 @@ class Receiver:
         group_id, topic_id = group.consumer_group_id, receive.topic.topic_id
         given = None
         if response.applied_index:
-            # Messages that cannot be read leave the response; their leases are given back twice.
+            # Messages that cannot be read leave the response, and the read gives their leases back.
+            # Given back once more, a lease is void already.
             given = given_by(raft_group, group_id, topic_id, response.messages)
         answer = None
         try:

@@ -69,7 +69,8 @@ class CheckRoutes:
         if topic_ids is not None:
             topics = frozenset(islice(topic_ids, self._max_topics))
         else:
-            topics, guesses = before[::2] if before is not None else (frozenset(), False)
+            topics = before.topic_ids if before is not None else frozenset()
+            guesses = before is not None and before.guesses
         self._reports[boot_id] = _Report(topics, now_s, guesses)
         if len(self._reports) > self._max_brokers:
             del self._reports[next(iter(self._reports))]
