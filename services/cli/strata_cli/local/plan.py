@@ -6,10 +6,12 @@ kept: a restarted process has its old address. A plan knows nothing of running p
 
 from __future__ import annotations
 
+import atexit
 import json
 import random
 import socket
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -342,7 +344,8 @@ def _split(address: str) -> tuple[str, int]:
 
 
 # Ports that were chosen, bound until this process ends: the servers are not up yet.
-_held: list[socket.socket] = []
+_held = ExitStack()
+atexit.register(_held.close)
 
 
 def _hold(port: int) -> bool:
@@ -363,5 +366,5 @@ def _hold(port: int) -> bool:
     except OSError:
         holder.close()
         return False
-    _held.append(holder)
+    _held.enter_context(holder)
     return True
