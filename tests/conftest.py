@@ -133,7 +133,7 @@ def pytest_terminal_summary(
         terminalreporter.section(f"seconds of {stage}, one lane")
         for start, spent_s in sorted(SPENT_S.items(), key=lambda each: -each[1]):
             part = stages.part_of(start)
-            budget_s = part.budget_s if part else 0
+            budget_s = part.budget_in(stage) if part else 0
             over = "  more than its budget" if spent_s > budget_s else ""
             terminalreporter.write_line(f"{spent_s:8.1f} of {budget_s:4d}  {start}{over}")
 

@@ -23,6 +23,9 @@ LANES = {QUICK: 2, UNIT: 2, TEST: 5, FULL: 3}
 LIMITS_S = {QUICK: 30, UNIT: 180, TEST: 600, FULL: 2_400}
 """How long a stage may take on two idle cores."""
 
+ROOM = 1.3
+"""A budget of `full` is what its run measured times this: no run is like another."""
+
 SEEDS_IN_TEST = 2
 """Seeds of a simulation in `test`; the other seeds are run by `full`."""
 
@@ -35,13 +38,20 @@ class Part:
         start: how the node ids of its tests begin; of several parts the longest counts.
         stage: the first stage in which they run.
         budget_s: what they may take in that stage, one after another, on two idle cores.
+        full_s: what they may take in `full`, if they run in an earlier stage and have cases, or
+            counts, of `full`; 0: they have none.
         again: they run in `full` too, with higher counts.
     """
 
     start: str
     stage: str
     budget_s: int
+    full_s: int = 0
     again: bool = False
+
+    def budget_in(self, stage: str) -> int:
+        """Return what they may take in a stage."""
+        return self.full_s if stage == FULL and self.stage != FULL else self.budget_s
 
 
 PARTS = (
@@ -51,13 +61,13 @@ PARTS = (
     Part("tests/unit/remoting/", QUICK, 4),
     Part("tests/unit/state/", QUICK, 2),
     Part("tests/unit/seglog/", QUICK, 8),
-    Part("tests/unit/seglog/test_crashes.py", UNIT, 10, again=True),
+    Part("tests/unit/seglog/test_crashes.py", UNIT, 10, full_s=35, again=True),
     Part("tests/unit/seglog/test_log.py", UNIT, 10),
     Part("tests/unit/metadata/", QUICK, 2),
     Part("tests/unit/angelia/", UNIT, 5),
     Part("tests/unit/bench/", UNIT, 2),
     Part("tests/unit/broker/", UNIT, 30),
-    Part("tests/unit/cli/", UNIT, 35),
+    Part("tests/unit/cli/", UNIT, 35, full_s=8),
     Part("tests/unit/console/", UNIT, 6),
     Part("tests/unit/edge/", UNIT, 2),
     Part("tests/unit/multiraft/", UNIT, 12),
@@ -66,7 +76,7 @@ PARTS = (
     Part("tests/unit/runtime/", UNIT, 5),
     Part("tests/unit/sim/", UNIT, 5),
     Part("tests/unit/storage/", UNIT, 20),
-    Part("tests/unit/storage/test_membership_plan.py", UNIT, 5, again=True),
+    Part("tests/unit/storage/test_membership_plan.py", UNIT, 5, full_s=10, again=True),
     Part("tests/unit/tier/", UNIT, 8),
     Part("tests/unit/testing/", UNIT, 1),
     Part("tests/repo/", UNIT, 30),
@@ -74,12 +84,12 @@ PARTS = (
     Part("tests/chart/", TEST, 12),
     Part("tests/compose/", TEST, 2),
     Part("tests/mutations/", TEST, 40),
-    Part("tests/contract/", TEST, 122),
+    Part("tests/contract/", TEST, 122, full_s=65),
     Part("tests/integration/test_raftos_subject.py", TEST, 15),
-    Part("tests/integration/broker/", TEST, 180),
-    Part("tests/integration/broker/test_lite_topics.py", FULL, 60),
-    Part("tests/integration/broker/test_remoting_admin.py", FULL, 45),
-    Part("tests/integration/broker/test_remoting_client_port.py", FULL, 60),
+    Part("tests/integration/broker/", TEST, 180, full_s=100),
+    Part("tests/integration/broker/test_lite_topics.py", FULL, 85),
+    Part("tests/integration/broker/test_remoting_admin.py", FULL, 30),
+    Part("tests/integration/broker/test_remoting_client_port.py", FULL, 65),
     Part("tests/integration/broker/test_remoting_consumers.py", TEST, 20),
     Part("tests/integration/broker/test_remoting_dead_letters.py", TEST, 25),
     Part("tests/integration/broker/test_remoting_pops.py", TEST, 60),
@@ -87,11 +97,11 @@ PARTS = (
     Part("tests/integration/broker/test_remoting_replies.py", TEST, 25),
     Part("tests/integration/broker/test_remoting_sends.py", TEST, 25),
     Part("tests/integration/broker/test_remoting_transactions.py", TEST, 20),
-    Part("tests/integration/cli/", TEST, 195),
+    Part("tests/integration/cli/", TEST, 195, full_s=95),
     Part("tests/integration/cli/test_autoscaler.py", TEST, 15),
     Part("tests/integration/cli/test_container_full_disk.py", FULL, 60),
-    Part("tests/integration/cli/test_container_members.py", FULL, 120),
-    Part("tests/integration/cli/test_distribution.py", FULL, 60),
+    Part("tests/integration/cli/test_container_members.py", FULL, 50),
+    Part("tests/integration/cli/test_distribution.py", FULL, 100),
     Part("tests/integration/cli/test_machine_starts.py", TEST, 25),
     Part("tests/integration/cli/test_migrate_source.py", TEST, 3),
     Part("tests/integration/cli/test_migrate_target.py", TEST, 8),
@@ -99,61 +109,63 @@ PARTS = (
     Part("tests/integration/console/", TEST, 45),
     Part("tests/integration/multiraft/", TEST, 25),
     Part("tests/integration/nameserver/", TEST, 25),
-    Part("tests/integration/object_stores/", TEST, 40),
+    Part("tests/integration/object_stores/", TEST, 40, full_s=95),
     Part("tests/integration/observability/", TEST, 15),
-    Part("tests/integration/placement/", FULL, 90),
-    Part("tests/integration/spark/", FULL, 300),
-    Part("tests/integration/storage/", TEST, 180),
-    Part("tests/integration/storage/test_chaos.py", FULL, 60),
-    Part("tests/integration/storage/test_reads_after_appends.py", TEST, 15, again=True),
-    Part("tests/integration/tiered_stores/", TEST, 45),
-    Part("tests/integration/tiered_stores/test_node_faults.py", FULL, 240),
-    Part("tests/sim/", TEST, 100),
-    Part("tests/sim/test_cluster.py::test_clusters_survive_faults", TEST, 60, again=True),
-    Part("tests/sim/test_cluster.py::test_raft_groups_that_rest", FULL, 60),
-    Part("tests/sim/test_cluster.py::test_same_seed_same_run", FULL, 30),
-    Part("tests/sim/test_cluster.py::test_mutation_is_caught", FULL, 240),
-    Part("tests/compat/", TEST, 90),
-    Part("tests/compat/test_cluster.py", FULL, 120),
-    Part("tests/compat/test_examples.py", FULL, 30),
-    Part("tests/compat/test_migrate.py", FULL, 240),
-    Part("tests/compat/test_mqadmin.py", FULL, 240),
-    Part("tests/compat/test_mqadmin_recorded.py", FULL, 90),
-    Part("tests/compat/test_remoting.py", FULL, 440),
-    Part("tests/compat/test_remoting_access.py", FULL, 180),
-    Part("tests/compat/test_remoting_kills.py", FULL, 150),
-    Part("tests/compat/test_remoting_pops.py", FULL, 200),
-    Part("tests/compat/test_tier.py", FULL, 60),
-    Part("tests/compat/test_workers.py", FULL, 30),
+    Part("tests/integration/placement/", FULL, 100),
+    Part("tests/integration/spark/", FULL, 1250),
+    Part("tests/integration/storage/", TEST, 180, full_s=80),
+    Part("tests/integration/storage/test_chaos.py", FULL, 20),
+    Part("tests/integration/storage/test_reads_after_appends.py", TEST, 15, full_s=16, again=True),
+    Part("tests/integration/tiered_stores/", TEST, 45, full_s=50),
+    Part("tests/integration/tiered_stores/test_node_faults.py", FULL, 115),
+    Part("tests/sim/", TEST, 100, full_s=80),
+    Part(
+        "tests/sim/test_cluster.py::test_clusters_survive_faults", TEST, 60, full_s=360, again=True
+    ),
+    Part("tests/sim/test_cluster.py::test_raft_groups_that_rest", FULL, 30),
+    Part("tests/sim/test_cluster.py::test_same_seed_same_run", FULL, 40),
+    Part("tests/sim/test_cluster.py::test_mutation_is_caught", FULL, 730),
+    Part("tests/compat/", TEST, 90, full_s=650),
+    Part("tests/compat/test_cluster.py", FULL, 55),
+    Part("tests/compat/test_examples.py", FULL, 17),
+    Part("tests/compat/test_migrate.py", FULL, 110),
+    Part("tests/compat/test_mqadmin.py", FULL, 125),
+    Part("tests/compat/test_mqadmin_recorded.py", FULL, 30),
+    Part("tests/compat/test_remoting.py", FULL, 350),
+    Part("tests/compat/test_remoting_access.py", FULL, 110),
+    Part("tests/compat/test_remoting_kills.py", FULL, 105),
+    Part("tests/compat/test_remoting_pops.py", FULL, 175),
+    Part("tests/compat/test_tier.py", FULL, 280),
+    Part("tests/compat/test_workers.py", FULL, 15),
     Part("tests/e2e/test_bad_input.py", TEST, 45),
     Part("tests/e2e/test_access_fuzzer.py", FULL, 30),
-    Part("tests/e2e/test_access_switch.py", FULL, 150),
+    Part("tests/e2e/test_access_switch.py", FULL, 125),
     Part("tests/e2e/test_broker_drain.py", TEST, 15),
-    Part("tests/e2e/test_cluster_changes.py", FULL, 400),
-    Part("tests/e2e/test_cluster_faults.py", TEST, 180, again=True),
-    Part("tests/e2e/test_cluster_health.py", FULL, 120),
-    Part("tests/e2e/test_cluster_kv.py", FULL, 150),
-    Part("tests/e2e/test_cluster_network.py", FULL, 60),
-    Part("tests/e2e/test_cluster_tls.py", FULL, 200),
-    Part("tests/e2e/test_container_machines.py", FULL, 150),
+    Part("tests/e2e/test_cluster_changes.py", FULL, 390),
+    Part("tests/e2e/test_cluster_faults.py", TEST, 180, full_s=340, again=True),
+    Part("tests/e2e/test_cluster_health.py", FULL, 55),
+    Part("tests/e2e/test_cluster_kv.py", FULL, 110),
+    Part("tests/e2e/test_cluster_network.py", FULL, 45),
+    Part("tests/e2e/test_cluster_tls.py", FULL, 140),
+    Part("tests/e2e/test_container_machines.py", FULL, 230),
     Part("tests/e2e/test_fuzzer.py", TEST, 22),
-    Part("tests/e2e/test_kill.py", TEST, 40, again=True),
-    Part("tests/e2e/test_kill_freed_log.py", FULL, 100),
-    Part("tests/e2e/test_kv_connector.py", FULL, 60),
-    Part("tests/e2e/test_kv_kill.py", TEST, 30, again=True),
+    Part("tests/e2e/test_kill.py", TEST, 40, full_s=150, again=True),
+    Part("tests/e2e/test_kill_freed_log.py", FULL, 55),
+    Part("tests/e2e/test_kv_connector.py", FULL, 20),
+    Part("tests/e2e/test_kv_kill.py", TEST, 30, full_s=110, again=True),
     Part("tests/e2e/test_machines.py", TEST, 60),
-    Part("tests/e2e/test_many_topics.py", FULL, 120),
-    Part("tests/e2e/test_placement_live.py", FULL, 150),
-    Part("tests/e2e/test_quickstart_machines.py", FULL, 30),
-    Part("tests/e2e/test_replica_reads.py", FULL, 60),
-    Part("tests/e2e/test_secrets.py", FULL, 60),
-    Part("tests/e2e/test_tier_kills.py", TEST, 30, again=True),
-    Part("tests/e2e/test_tier_restore.py", FULL, 60),
-    Part("tests/e2e/test_transaction_kills.py", TEST, 100),
-    Part("tests/e2e/test_transports.py", FULL, 120),
-    Part("tests/chaos/", FULL, 150),
+    Part("tests/e2e/test_many_topics.py", FULL, 30),
+    Part("tests/e2e/test_placement_live.py", FULL, 210),
+    Part("tests/e2e/test_quickstart_machines.py", FULL, 19),
+    Part("tests/e2e/test_replica_reads.py", FULL, 18),
+    Part("tests/e2e/test_secrets.py", FULL, 18),
+    Part("tests/e2e/test_tier_kills.py", TEST, 30, full_s=60, again=True),
+    Part("tests/e2e/test_tier_restore.py", FULL, 50),
+    Part("tests/e2e/test_transaction_kills.py", TEST, 100, full_s=200),
+    Part("tests/e2e/test_transports.py", FULL, 90),
+    Part("tests/chaos/", FULL, 140),
     Part("tests/soak/test_flatness.py", TEST, 1),
-    Part("tests/soak/test_soak.py", FULL, 60),
+    Part("tests/soak/test_soak.py", FULL, 85),
 )
 
 # Cases that only `full` runs inside parts that `test` runs, by the id that pytest gives a test.
