@@ -31,12 +31,11 @@ import socket
 import ssl
 import sys
 import time
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
 
 from strata_edge.connection_guard import ConnectionGuard, Debt, NoGuard, RelayGuard
 from strata_edge.front_config import (
@@ -46,12 +45,11 @@ from strata_edge.front_config import (
     FrontReport,
     other_client_name,
 )
+from strata_edge.front_newcomers import Newcomers, Spoken
 from strata_edge.front_tls import certificate_versions, tls_context
-from strata_edge.handover import FIRST_BYTE
 from strata_edge.large_requests import LargeRequests
 from strata_edge.relay import Poller, Relay
 
-_TLS_HANDSHAKE = b"\x16"
 _PR_SET_PDEATHSIG = 1
 _MAX_ACCEPTS = 64  # per round, so that connected clients are served in between
 _REPORT_INTERVAL_S = 1.0
@@ -59,22 +57,6 @@ _RETRY_INTERVAL_S = 0.02
 _DRAIN_HANDSHAKE_S = 1.0
 _MAX_TOLD_AWAY = 1_000  # clients in one line to the parent
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-
-
-class _Spoken(NamedTuple):
-    """A client that has said which protocol it speaks."""
-
-    client: socket.socket
-    # Bytes read of it: one behind TLS, where nothing can be looked at and left there.
-    first: bytes = b""
-    is_other: bool = False
-
-
-class _Newcomer(NamedTuple):
-    """A client that has not said anything, or has not finished its TLS handshake."""
-
-    client: socket.socket
-    deadline_s: float
 
 
 class Front:
@@ -93,16 +75,13 @@ class Front:
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
-        self._tls = tls
         self._monotonic_s = monotonic_s
         self._poller = Poller()
         self._buffer = memoryview(bytearray(config.relay_buffer_bytes))
         self._listener = socket.socket(fileno=config.listen_descriptor)
         self._control = socket.socket(fileno=config.control_descriptor)
-        # By descriptor, the one accepted first in front: all have the same time.
-        self._newcomers: OrderedDict[int, _Newcomer] = OrderedDict()
         # Clients that spoke while the server's backlog was full; at most max_connections.
-        self._waiting: deque[_Spoken] = deque()
+        self._waiting: deque[Spoken] = deque()
         # By the client's descriptor; at most max_connections. The others speak another protocol.
         self._relays: dict[int, Relay] = {}
         self._others: dict[int, Relay] = {}
@@ -118,6 +97,15 @@ class Front:
         self._progress: dict[Relay, tuple[int, float]] = {}
         self._report = FrontReport()
         self._reported = FrontReport()
+        self._newcomers = Newcomers(
+            config,
+            tls,
+            self._poller,
+            report=self._report,
+            monotonic_s=monotonic_s,
+            on_spoken=self._begin_relay,
+            close=self._close,
+        )
         self._certificate_seen = certificate_versions(config)
         # The beginning of an order of the parent.
         self._said = b""
@@ -155,7 +143,7 @@ class Front:
         self._poller.run_once(_RETRY_INTERVAL_S if hurry else timeout_s)
         if hurry:
             self._retry()
-        self._close_late_newcomers()
+        self._newcomers.close_late()
         while self._paused and self._paused[0][0] <= self._monotonic_s():
             heapq.heappop(self._paused)[2].resume()
 
@@ -192,7 +180,7 @@ class Front:
             return
         self._certificate_seen = seen
         try:
-            self._tls = tls_context(self._config)
+            self._newcomers.tls = tls_context(self._config)
         except OSError as error:
             self._report.certificate_error = str(error) or type(error).__name__
             return
@@ -238,9 +226,7 @@ class Front:
         self._stop_accepting()
         self._listener.close()
         # A client that is about to speak gets the time for it.
-        latest_s = self._monotonic_s() + _DRAIN_HANDSHAKE_S
-        for descriptor, (client, deadline_s) in list(self._newcomers.items()):
-            self._newcomers[descriptor] = _Newcomer(client, min(deadline_s, latest_s))
+        self._newcomers.hurry(_DRAIN_HANDSHAKE_S)
         for relay in list(self._relays.values()):
             relay.send_away()
 
@@ -261,9 +247,7 @@ class Front:
             descriptor = client.fileno()
             self._address_of[descriptor] = address[0]
             self._of_address[address[0]] += 1
-            deadline_s = self._monotonic_s() + self._config.handshake_timeout_ms / 1_000
-            self._newcomers[descriptor] = _Newcomer(client, deadline_s)
-            self._poller.add(descriptor, select.EPOLLIN, partial(self._on_first_byte, client))
+            self._newcomers.add(client)
 
     def _has_room(self, address: str) -> bool:
         config = self._config
@@ -280,98 +264,7 @@ class Front:
         if not self._of_address[address]:
             del self._of_address[address]
 
-    def _on_first_byte(self, client: socket.socket, _: int) -> None:
-        try:
-            first = client.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return
-        except OSError:
-            first = b""
-        descriptor = client.fileno()
-        self._poller.remove(descriptor)
-        if first == _TLS_HANDSHAKE:
-            self._begin_handshake(descriptor)
-            return
-        del self._newcomers[descriptor]
-        if first and self._config.tls_only:
-            self._report.plaintext_refused += 1
-            self._close(descriptor, client)
-        elif first:
-            self._begin_relay(_Spoken(client, is_other=self._is_other(first)))
-        else:
-            self._close(descriptor, client)
-
-    def _begin_handshake(self, descriptor: int) -> None:
-        """Go on with the same descriptor, deadline and place among the newcomers."""
-        client, deadline_s = self._newcomers[descriptor]
-        try:
-            secured = self._tls.wrap_socket(client, server_side=True, do_handshake_on_connect=False)
-        except OSError:
-            del self._newcomers[descriptor]
-            self._close(descriptor, client)
-            return
-        self._newcomers[descriptor] = _Newcomer(secured, deadline_s)
-        self._poller.add(descriptor, select.EPOLLIN, partial(self._on_handshake, secured))
-        self._on_handshake(secured, select.EPOLLIN)
-
-    def _on_handshake(self, client: ssl.SSLSocket, _: int) -> None:
-        descriptor = client.fileno()
-        try:
-            client.do_handshake()
-        except ssl.SSLWantReadError:
-            self._poller.change(descriptor, select.EPOLLIN)
-            return
-        except ssl.SSLWantWriteError:
-            self._poller.change(descriptor, select.EPOLLOUT)
-            return
-        except OSError:
-            self._report.tls_failures += 1
-            self._poller.remove(descriptor)
-            del self._newcomers[descriptor]
-            self._close(descriptor, client)
-            return
-        if not self._config.other_socket or client.selected_alpn_protocol() is not None:
-            self._poller.remove(descriptor)
-            del self._newcomers[descriptor]
-            self._begin_relay(_Spoken(client))
-            return
-        self._poller.remove(descriptor)
-        self._poller.add(descriptor, select.EPOLLIN, partial(self._on_first_secured_byte, client))
-        # It may have come with the handshake.
-        self._on_first_secured_byte(client, select.EPOLLIN)
-
-    def _on_first_secured_byte(self, client: ssl.SSLSocket, _: int) -> None:
-        try:
-            first = client.recv(1)
-        except ssl.SSLWantReadError:
-            return
-        except OSError:
-            first = b""
-        descriptor = client.fileno()
-        self._poller.remove(descriptor)
-        del self._newcomers[descriptor]
-        if first:
-            self._begin_relay(_Spoken(client, first, self._is_other(first)))
-        else:
-            self._close(descriptor, client)
-
-    def _is_other(self, first: bytes) -> bool:
-        return bool(self._config.other_socket) and first == FIRST_BYTE
-
-    def _close_late_newcomers(self) -> None:
-        now_s = self._monotonic_s()
-        while self._newcomers:
-            if next(iter(self._newcomers.values())).deadline_s > now_s:
-                return
-            self._report.handshake_timeouts += 1
-            self._close_first_newcomer()
-
-    def _close_first_newcomer(self) -> None:
-        descriptor, newcomer = self._newcomers.popitem(last=False)
-        self._poller.remove(descriptor)
-        self._close(descriptor, newcomer.client)
-
-    def _begin_relay(self, spoken: _Spoken) -> None:
+    def _begin_relay(self, spoken: Spoken) -> None:
         """Connect to the server; the client stays unregistered until that is done."""
         client, is_other = spoken.client, spoken.is_other
         server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -424,7 +317,7 @@ class Front:
         self._pauses += 1
         heapq.heappush(self._paused, (self._monotonic_s() + pause_s, self._pauses, relay))
 
-    def _name_of(self, spoken: _Spoken) -> str:
+    def _name_of(self, spoken: Spoken) -> str:
         """An abstract socket name that ends with the client's address: the server's `peer`."""
         host, port = spoken.client.getpeername()[:2]
         self._serial += 1
