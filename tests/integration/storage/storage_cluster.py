@@ -33,6 +33,9 @@ from tests.integration.storage.stub_nameserver import StubNameserver
 Response = TypeVar("Response", bound=Message)
 
 _STORAGE = "/strata.storage.v1.StorageService/"
+# A pop whose answer comes too late is made again and gives something else: no busy machine needs
+# as long.
+_CALL_TIMEOUT_S = 10.0
 
 
 class MemberUnderTest:
@@ -190,7 +193,7 @@ class ClusterUnderTest:
             AngeliaError: it does not answer.
         """
         return await self._channel(node_id).call(
-            _STORAGE + rpc, request, response_type, timeout_s=3.0
+            _STORAGE + rpc, request, response_type, timeout_s=_CALL_TIMEOUT_S
         )
 
     async def call(
@@ -288,8 +291,13 @@ class ClusterUnderTest:
 
 
 def _is_transient(response: Message) -> bool:
-    """Whether the call should be made again: no leader, not ready, or a leader that lost it."""
-    transient = (pb.OUTCOME_NOT_LEADER, pb.OUTCOME_NOT_READY, pb.OUTCOME_OVERLOADED)
+    """Whether the call should be made again, as a broker does: another leader, or later."""
+    transient = (
+        pb.OUTCOME_NOT_LEADER,
+        pb.OUTCOME_NOT_READY,
+        pb.OUTCOME_OVERLOADED,
+        pb.OUTCOME_TIMEOUT,
+    )
     if isinstance(response, pb.AppendResponse):
         return response.results[0].refusal.outcome in transient
     if isinstance(response, pb.AckResponse):

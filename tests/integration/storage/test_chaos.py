@@ -41,6 +41,7 @@ class Client:
             b"%d-%d-%d" % (raft_group, self.count, at) for at in range(self.rng.randint(1, 5))
         ]
         result = await self.cluster.append(raft_group, bodies, queue=-1)
+        assert not result.HasField("refusal"), result.refusal
         part = result.parts[0]
         assert part.outcome == pb.OUTCOME_OK
         assert not part.duplicates

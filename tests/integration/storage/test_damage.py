@@ -71,9 +71,13 @@ async def test_a_damaged_leader_gives_up_and_is_replaced(
         await damage.scan(0)
     else:
         await damage.scan(64 * 1024 * 1024)
-    (status,) = cluster.members[leader].node.status().replicas
-    assert status.state == pb.REPLICA_STATE_READ_ONLY
-    assert "damaged" in status.reason
+
+    def is_read_only() -> bool:
+        (status,) = cluster.members[leader].node.status().replicas
+        return status.state == pb.REPLICA_STATE_READ_ONLY and "damaged" in status.reason
+
+    # The node looks by itself, too, and may have taken this look over.
+    await until(is_read_only)
     await until(lambda: cluster.leader_of(GROUP) not in (None, leader))
     asked = pb.GetOffsetsRequest(raft_group=GROUP, topic=TOPIC)
     offsets = await cluster._channel(leader).call(

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_testing import until
 from strata_testing.storage_node import (
     CONTEXT,
     GROUP,
@@ -35,8 +34,7 @@ async def end(node: NodeUnderTest, *numbers: int) -> None:
 
 async def parked(node: NodeUnderTest, count: int) -> None:
     """Wait until so many pops wait for messages."""
-    (engine,) = node.app.node.engines()
-    await until(lambda: len(engine.leading().waiters) >= count)
+    await node.until_parked(count)
 
 
 async def test_a_waiting_pop_that_is_ended_is_answered_with_nothing(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ async def test_a_changed_filter_frees_blocked_message_groups(node: NodeUnderTest
     assert names(everything) == ["a1"]
     assert names(await node.pop(fifo=True)) == []
     parked = asyncio.ensure_future(node.pop(fifo=True, filter=sql("n > 3"), wait_ms=600_000))
-    await asyncio.sleep(0.02)
+    await node.until_parked(1)
     await node.ack(*map(lease_of, everything.messages))
     assert names(await asyncio.wait_for(parked, 60)) == ["a4"]
 
@@ -247,7 +247,7 @@ async def test_a_pop_that_may_not_wait_keeps_what_it_passed(node: NodeUnderTest)
 async def test_parked_pops_are_woken_by_what_they_want(node: NodeUnderTest) -> None:
     """Appends that nobody wants cost no entry of their own; the match is given at once."""
     parked = asyncio.ensure_future(node.pop(filter=sql("amount > 10"), wait_ms=600_000))
-    await asyncio.sleep(0.02)
+    await node.until_parked(1)
     entries = applied(node)
     for _ in range(20):
         await append_amounts(node, 1, 2)

@@ -208,9 +208,9 @@ async def test_change_invisible_gives_a_new_handle(node: NodeUnderTest) -> None:
 async def test_a_parked_pop_is_woken_by_an_append_and_by_a_release(node: NodeUnderTest) -> None:
     """Long polls end as soon as there is something, one waiter per message."""
     waiting = [asyncio.ensure_future(node.pop(wait_ms=600_000, max_messages=1)) for _ in range(2)]
-    await asyncio.sleep(0.05)
+    await node.until_parked(2)
     await node.append([b"a"])
-    done, pending = await asyncio.wait(waiting, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+    done, pending = await asyncio.wait(waiting, timeout=60, return_when=asyncio.FIRST_COMPLETED)
     first = done.pop().result()
     assert bodies(first) == [b"a"]
     await node.rpc.change_invisible(
@@ -226,9 +226,9 @@ async def test_a_parked_pop_is_woken_by_an_append_and_by_a_release(node: NodeUnd
 async def test_a_cancelled_pop_passes_its_wake_up_on(node: NodeUnderTest) -> None:
     """A client that goes away takes nothing with it."""
     gone = asyncio.ensure_future(node.pop(wait_ms=600_000))
-    await asyncio.sleep(0.02)
+    await node.until_parked(1)
     stays = asyncio.ensure_future(node.pop(wait_ms=600_000))
-    await asyncio.sleep(0.02)
+    await node.until_parked(2)
     gone.cancel()
     await asyncio.sleep(0)
     await node.append([b"a"])
@@ -439,7 +439,7 @@ async def test_too_many_parked_pops_are_refused(tmp_path: Path) -> None:
     config = small_config(max_waiters=1)
     async with node_under_test(tmp_path, config=config) as node:
         parked = asyncio.ensure_future(node.pop(wait_ms=600_000))
-        await asyncio.sleep(0.02)
+        await node.until_parked(1)
         refused = await node.pop(wait_ms=600_000)
         assert refused.refusal.outcome == pb.OUTCOME_TOO_MANY_WAITERS
         await node.append([b"a"])

@@ -10,6 +10,7 @@ import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_state.memory_store import MemoryStore
+from strata_testing import until
 from strata_testing.simulated_disk import SimulatedDisk
 from strata_testing.storage_node import (
     CONTEXT,
@@ -34,6 +35,14 @@ async def rehash(
     response = await node.rpc.rehash(request, CONTEXT)
     assert response.refusal.outcome == pb.OUTCOME_UNSPECIFIED, response.refusal
     return response.done
+
+
+async def begin_rehash(node: NodeUnderTest, *, named: Sequence[int] = ()) -> asyncio.Future[bool]:
+    """Ask, and return once the queue takes nothing: the node waits for consumers."""
+    asked = asyncio.ensure_future(rehash(node, named=named))
+    appends = node.app.node.engine(GROUP).leading().appends
+    await until(lambda: (TOPIC.topic_id, QUEUE) in appends._rehashing)
+    return asked
 
 
 async def send(node: NodeUnderTest, body: bytes, *, queue_count: int = 4) -> int:
@@ -103,8 +112,7 @@ async def test_a_group_that_only_reads_other_queues_counts(tmp_path: Path) -> No
         await node.append([b"other"], queue=3)
         other = await node.pop(consumer_group_id=6, queue=3)
         await node.ack(lease_of(other.messages[0], 6))
-        asked = asyncio.ensure_future(rehash(node))
-        await asyncio.sleep(0.05)
+        asked = await begin_rehash(node)
         node.clock.advance(1)
         assert not await asked
 
@@ -115,8 +123,7 @@ async def test_little_that_is_left_is_waited_for(tmp_path: Path, in_time: bool) 
     async with node_under_test(tmp_path) as node:
         await send(node, b"a")
         (leased,) = (await node.pop(queue=QUEUE, fifo=True)).messages
-        asked = asyncio.ensure_future(rehash(node))
-        await asyncio.sleep(0.03)
+        asked = await begin_rehash(node)
         assert await send(node, b"b") == pb.OUTCOME_SEALED
         assert await send(node, b"c", queue_count=8) == pb.OUTCOME_OK
         assert not await rehash(node), "one at a time"
@@ -164,8 +171,7 @@ async def test_a_consumer_group_that_never_came_here_counts_if_it_is_named(tmp_p
     async with node_under_test(tmp_path) as node:
         assert await send(node, b"one") == pb.OUTCOME_OK
         await consume(node, 1)
-        asked = asyncio.ensure_future(rehash(node, named=[5, 6]))
-        await asyncio.sleep(0.05)
+        asked = await begin_rehash(node, named=[5, 6])
         node.clock.advance(1)
         assert not await asked
         assert not await rehash(node, ended=True, named=[5, 6])
