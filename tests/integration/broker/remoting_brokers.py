@@ -7,11 +7,18 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from strata.meta.v1 import meta_pb2
 from strata_broker.base.config import BrokerConfig
 from strata_remoting import PulledMessage, ResponseCode, Serialization
 from strata_testing.remoting_client import RemotingClient
-from tests.integration.broker.cluster_brokers import ClusterBroker, furnished_cluster, topic_row
+from tests.integration.broker.cluster_brokers import (
+    ClusterBroker,
+    brokers_over,
+    furnished_cluster,
+    topic_row,
+)
 from tests.integration.storage.storage_cluster import ClusterUnderTest
 
 GROUP = "g"
@@ -24,6 +31,28 @@ def remoting_config(**remoting: Any) -> BrokerConfig:
     return BrokerConfig.model_validate(
         {"receive": {"min_polling_ms": 0}, "remoting": {"port": 0, **remoting}}
     )
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
+    """Three nodes; a module with others has a fixture of this name."""
+    async for made in remoting_cluster(tmp_path):
+        yield made
+
+
+@pytest.fixture
+def config() -> BrokerConfig:
+    """The configuration of both brokers; a module with another has a fixture of this name."""
+    return remoting_config()
+
+
+@pytest.fixture
+async def brokers(
+    cluster: ClusterUnderTest, config: BrokerConfig
+) -> AsyncIterator[Sequence[ClusterBroker]]:
+    """Two brokers over the cluster."""
+    async with brokers_over(cluster, config) as started:
+        yield started
 
 
 async def remoting_cluster(folder: Path) -> AsyncIterator[ClusterUnderTest]:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import pytest
 
 from strata_broker.base.config import BrokerConfig
 from strata_broker.remoting.addresses import broker_name_of, broker_names
@@ -29,9 +25,10 @@ from tests.integration.broker.remoting_brokers import (
     KEY,
     client_of,
     clients,
-    remoting_cluster,
-    remoting_config,
 )
+from tests.integration.broker.remoting_brokers import brokers as brokers
+from tests.integration.broker.remoting_brokers import cluster as cluster
+from tests.integration.broker.remoting_brokers import config as config
 from tests.integration.storage.storage_cluster import ClusterUnderTest
 
 _OBJECT_KEY = re.compile(r"([{,])(\{[^{}]*\}):")
@@ -94,18 +91,6 @@ _REFUSALS: Sequence[tuple[AdminCode, Mapping[str, object], ResponseCode, str]] =
         "the body is no JSON",
     ),
 )
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
-    async for made in remoting_cluster(tmp_path):
-        yield made
-
-
-@pytest.fixture
-async def brokers(cluster: ClusterUnderTest) -> AsyncIterator[Sequence[ClusterBroker]]:
-    async with brokers_over(cluster, remoting_config()) as started:
-        yield started
 
 
 def read(body: bytes) -> Any:
@@ -215,8 +200,7 @@ async def test_a_reset_is_told_to_connected_consumers(brokers: Sequence[ClusterB
         await consumer.send("orders", b"one", 0)
         reset = {"group": GROUP, "topic": "orders", "timestamp": -1, "isForce": "true"}
         await tool.call(AdminCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
-        async with asyncio.timeout(5):
-            await until(lambda: any(one.code == 220 for one in consumer.told))
+        await until(lambda: any(one.code == 220 for one in consumer.told))
         [told] = [one for one in consumer.told if one.code == 220]
         assert (told.fields["topic"], told.fields["group"]) == ("orders", GROUP)
         assert read(told.body)["offsetTable"]["0"] == 1

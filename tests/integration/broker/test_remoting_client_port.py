@@ -7,7 +7,6 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -27,7 +26,8 @@ from strata_runtime.tls import Certificate, self_signed
 from strata_testing import until
 from strata_testing.broker import BrokerUnderTest, broker_under_test
 from strata_testing.remoting_client import RemotingClient
-from tests.integration.broker.remoting_brokers import pulled_from, remoting_cluster
+from tests.integration.broker.remoting_brokers import cluster as cluster
+from tests.integration.broker.remoting_brokers import pulled_from
 from tests.integration.storage.storage_cluster import ClusterUnderTest
 from tests.parts.required import absent
 
@@ -38,12 +38,6 @@ RealBroker = BrokerUnderTest[RealEdge]
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     return self_signed(tmp_path_factory.mktemp("tls"))
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
-    async for made in remoting_cluster(tmp_path):
-        yield made
 
 
 class Brokers:
@@ -72,7 +66,7 @@ class Brokers:
             metrics=metrics,
         )
         await self.stack.enter_async_context(broker)
-        await broker.app.view.wait_for_revision(self._cluster.stub.cache.revision, 5)
+        assert await broker.app.view.wait_for_revision(self._cluster.stub.cache.revision, 60)
         return broker
 
     def tls(self) -> ssl.SSLContext:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
-
-import pytest
 
 from strata_remoting import (
     RequestCode,
@@ -17,29 +14,17 @@ from strata_remoting import (
 )
 from strata_testing import until
 from strata_testing.broker.client import message
-from tests.integration.broker.cluster_brokers import ClusterBroker, brokers_over
+from tests.integration.broker.cluster_brokers import ClusterBroker
 from tests.integration.broker.remoting_brokers import (
     GROUP,
     KEY,
     client_of,
     clients,
     pulled_from,
-    remoting_cluster,
-    remoting_config,
 )
-from tests.integration.storage.storage_cluster import ClusterUnderTest
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
-    async for made in remoting_cluster(tmp_path):
-        yield made
-
-
-@pytest.fixture
-async def brokers(cluster: ClusterUnderTest) -> AsyncIterator[Sequence[ClusterBroker]]:
-    async with brokers_over(cluster, remoting_config()) as started:
-        yield started
+from tests.integration.broker.remoting_brokers import brokers as brokers
+from tests.integration.broker.remoting_brokers import cluster as cluster
+from tests.integration.broker.remoting_brokers import config as config
 
 
 async def test_a_remoting_consumer_gets_what_a_grpc_producer_sent(

@@ -25,15 +25,16 @@ from strata_remoting import (
 )
 from strata_testing.broker.fake_edge import ADMIN
 from strata_testing.remoting_client import RemotingClient, send_fields
-from tests.integration.broker.cluster_brokers import ClusterBroker, brokers_over, topic_row
+from tests.integration.broker.cluster_brokers import ClusterBroker, topic_row
 from tests.integration.broker.remoting_brokers import (
     GROUP,
     KEY,
     clients,
     pulled_from,
     remoting_cluster,
-    remoting_config,
 )
+from tests.integration.broker.remoting_brokers import brokers as brokers
+from tests.integration.broker.remoting_brokers import config as config
 from tests.integration.storage.storage_cluster import ClusterUnderTest
 
 DEAD_LETTERS, RETRIES = f"%DLQ%{GROUP}", f"%RETRY%{GROUP}"
@@ -45,12 +46,6 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
         group = meta_pb2.ConsumerGroup(consumer_group_id=30, name=REDRIVE_GROUP)
         made.stub.write(meta_pb2.Change(consumer_group=group))
         yield made
-
-
-@pytest.fixture
-async def brokers(cluster: ClusterUnderTest) -> AsyncIterator[Sequence[ClusterBroker]]:
-    async with brokers_over(cluster, remoting_config()) as started:
-        yield started
 
 
 async def letters(client: RemotingClient) -> list[PulledMessage]:
@@ -184,7 +179,7 @@ async def test_letters_count_in_the_quotas_of_sends(
     cluster.stub.write(meta_pb2.Change(quota=meta_pb2.Quota(bytes_per_s=1)))
     async with clients(brokers) as [client]:
         for broker in brokers:
-            await broker.app.view.wait_for_revision(cluster.stub.cache.revision, 5)
+            assert await broker.app.view.wait_for_revision(cluster.stub.cache.revision, 60)
         codes, remarks = [], []
         for number in range(3):
             key = f"{KEY[:-1]}{number}"
@@ -219,7 +214,7 @@ async def test_the_tries_of_a_group_count_if_a_client_says_nothing(
     cluster.stub.write(meta_pb2.Change(consumer_group=group))
     async with clients(brokers) as [client]:
         for broker in brokers:
-            await broker.app.view.wait_for_revision(cluster.stub.cache.revision, 5)
+            assert await broker.app.view.wait_for_revision(cluster.stub.cache.revision, 60)
         await client.send("orders", b"once", 1)
         [original] = await pulled_from(client, "orders", [1])
         await send_back(client, original)
@@ -263,7 +258,7 @@ async def test_a_group_without_a_topic_for_letters_says_so(
     )
     async with clients(brokers) as [client]:
         for broker in brokers:
-            await broker.app.view.wait_for_revision(cluster.stub.cache.revision, 5)
+            assert await broker.app.view.wait_for_revision(cluster.stub.cache.revision, 60)
         fields = send_fields("%RETRY%bare", RETRY_TOPIC="orders") | {"j": 9, "l": 1}
         refused = await client.ask(RequestCode.SEND_MESSAGE_V2, fields, b"x")
         assert (refused.code, refused.remark) == (

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,30 +23,19 @@ from strata_remoting import (
     encode_frame,
 )
 from strata_testing.remoting_client import RemotingClient, popped_fields
-from tests.integration.broker.cluster_brokers import ClusterBroker, brokers_over
+from tests.integration.broker.cluster_brokers import ClusterBroker
 from tests.integration.broker.remoting_brokers import (
     GROUP,
     client_of,
     clients,
-    remoting_cluster,
-    remoting_config,
 )
+from tests.integration.broker.remoting_brokers import brokers as brokers
+from tests.integration.broker.remoting_brokers import cluster as cluster
+from tests.integration.broker.remoting_brokers import config as config
 from tests.integration.storage.storage_cluster import ClusterUnderTest
 
 QUEUES = 4
 ORDERED = "ordered"
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
-    async for made in remoting_cluster(tmp_path):
-        yield made
-
-
-@pytest.fixture
-async def brokers(cluster: ClusterUnderTest) -> AsyncIterator[Sequence[ClusterBroker]]:
-    async with brokers_over(cluster, remoting_config()) as started:
-        yield started
 
 
 def info_of(message: PulledMessage) -> str:
@@ -58,7 +46,7 @@ def info_of(message: PulledMessage) -> str:
 async def popped(client: RemotingClient, count: int, **fields: Any) -> list[PulledMessage]:
     """Pop until there are so many messages."""
     found: list[PulledMessage] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(found) < count:
             _, messages = await client.pop("orders", GROUP, wait_ms=5_000, **fields)
             found += messages
@@ -299,7 +287,7 @@ async def test_a_popped_topic_is_one_assignment_of_any_queue(
         )
         cluster.stub.write(meta_pb2.Change(consumer_group=row))
     for broker in brokers:
-        await broker.app.view.wait_for_revision(cluster.stub.cache.revision, 5)
+        assert await broker.app.view.wait_for_revision(cluster.stub.cache.revision, 60)
         async with client_of(broker) as client:
             assert await assigned(client, "a") == {"POP": [-1]}
             every = await assigned(client, "a", messageModel="BROADCASTING")

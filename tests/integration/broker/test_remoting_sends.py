@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import AsyncIterator, Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import lz4.frame
 import pytest
@@ -23,28 +22,16 @@ from strata_remoting import (
     encode_properties,
 )
 from strata_testing.remoting_client import RemotingRefusedError, send_fields
-from tests.integration.broker.cluster_brokers import ClusterBroker, brokers_over
+from tests.integration.broker.cluster_brokers import ClusterBroker
 from tests.integration.broker.remoting_brokers import (
     GROUP,
     KEY,
     clients,
     pulled_from,
-    remoting_cluster,
-    remoting_config,
 )
-from tests.integration.storage.storage_cluster import ClusterUnderTest
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
-    async for made in remoting_cluster(tmp_path):
-        yield made
-
-
-@pytest.fixture
-async def brokers(cluster: ClusterUnderTest) -> AsyncIterator[Sequence[ClusterBroker]]:
-    async with brokers_over(cluster, remoting_config()) as started:
-        yield started
+from tests.integration.broker.remoting_brokers import brokers as brokers
+from tests.integration.broker.remoting_brokers import cluster as cluster
+from tests.integration.broker.remoting_brokers import config as config
 
 
 async def test_a_message_is_stored_in_the_queue_that_its_producer_chose(

@@ -28,6 +28,7 @@ from tests.integration.broker.remoting_brokers import (
     pulled_from,
     remoting_config,
 )
+from tests.integration.broker.remoting_brokers import brokers as brokers
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
@@ -59,9 +60,8 @@ def asking_config() -> BrokerConfig:
 
 
 @pytest.fixture
-async def brokers(cluster: ClusterUnderTest) -> AsyncIterator[Sequence[ClusterBroker]]:
-    async with brokers_over(cluster, asking_config()) as started:
-        yield started
+def config() -> BrokerConfig:
+    return asking_config()
 
 
 async def send_half(
