@@ -104,7 +104,7 @@ async def brokers_over(
     brokers = [cluster_broker(cluster, config, number, edges) for number in range(count)]
     for broker in brokers:
         await broker.start()
-        await broker.app.view.wait_for_revision(cluster.stub.cache.revision, 5)
+        assert await broker.app.view.wait_for_revision(cluster.stub.cache.revision, 60)
     yield brokers
     for broker in brokers:
         await broker.stop(0.5)
@@ -139,7 +139,7 @@ async def send_numbers(
 async def drain(client: Client, topic: str, group: str, count: int) -> list[int]:
     """Receive and ack until `count` messages were delivered; return their numbers in order."""
     numbers: list[int] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while len(numbers) < count:
             got = await client.receive_all(topic, group, polling_s=0)
             numbers += map(number_of, got)

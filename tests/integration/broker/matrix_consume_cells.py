@@ -101,7 +101,7 @@ async def more_acks_than_wait(calls: Calls) -> Status:
     first = await calls.held_lease_request("AckMessage")
     second = await calls.held_lease_request("AckMessage")
     async with calls.faults.hold("Ack"):
-        waiting = calls.port.messaging.AckMessage(first, metadata=METADATA, timeout=5)
+        waiting = calls.port.messaging.AckMessage(first, metadata=METADATA, timeout=60)
         await calls.faults.until_held("Ack")
         status = await calls.status("AckMessage", second)
     await waiting
@@ -113,7 +113,7 @@ async def more_receives_than_wait(calls: Calls) -> Status:
     await calls.call("ReceiveMessage", _receive(topic="empty"))
     async with calls.faults.hold("Pop"):
         waiting = calls.port.messaging.ReceiveMessage(
-            _receive(topic="empty"), metadata=METADATA, timeout=5
+            _receive(topic="empty"), metadata=METADATA, timeout=60
         )
         await calls.faults.until_held("Pop")
         status = await calls.status("ReceiveMessage")

@@ -46,7 +46,7 @@ async def more_pulls_than_wait(calls: Calls) -> Status:
     group = "billing"
     request.group.name = group
     async with calls.faults.hold("Fetch"):
-        waiting = calls.port.messaging.PullMessage(request, metadata=METADATA, timeout=5)
+        waiting = calls.port.messaging.PullMessage(request, metadata=METADATA, timeout=60)
         await calls.faults.until_held("Fetch")
         status = await calls.status("PullMessage", request)
     assert [one async for one in waiting]

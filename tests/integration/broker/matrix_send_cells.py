@@ -77,7 +77,7 @@ async def beyond_the_flow(calls: Calls) -> Status:
     """Send while as many bytes as the broker holds wait for storage."""
     request = service_pb2.SendMessageRequest(messages=[new_message(TOPIC, body=bytes(40_000))])
     async with calls.faults.hold("Append"):
-        waiting = calls.port.messaging.SendMessage(request, metadata=METADATA, timeout=5)
+        waiting = calls.port.messaging.SendMessage(request, metadata=METADATA, timeout=60)
         await calls.faults.until_held("Append")
         status = await calls.status("SendMessage", request)
     await waiting

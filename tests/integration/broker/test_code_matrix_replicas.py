@@ -42,7 +42,7 @@ async def stub(
     network = cluster_network((cluster.stub.endpoint,), (), CONFIG.storage_client)
     edge = plain_edge(CONFIG)
     async with broker_under_test(edge, network, config=CONFIG) as broker:
-        await broker.app.view.wait_for_revision(cluster.stub.cache.revision, 5)
+        assert await broker.app.view.wait_for_revision(cluster.stub.cache.revision, 60)
         async with grpc.aio.insecure_channel(broker.app.endpoint) as channel:
             yield service_pb2_grpc.MessagingServiceStub(channel)
 

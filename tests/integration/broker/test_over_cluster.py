@@ -193,7 +193,7 @@ async def test_order_holds_while_the_queue_count_grows(
     cluster.stub.write(meta_pb2.Change(topic=grown))
     await asyncio.gather(*(send(group, 4) for group in groups))
     assert cluster.stub.topics[8].previous_queue_count == 4, "there is a backlog"
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(100):
         consumers = [asyncio.ensure_future(consume(client)) for client in clients]
         await asyncio.gather(*(send(group, 30, 0.01) for group in groups))
         await until(lambda: not cluster.stub.topics[8].previous_queue_count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.base.config import BrokerConfig
 from strata_mq.requests.names import REDRIVE_GROUP
+from strata_testing import until
 from strata_testing.broker.client import Client, message, received, resource
 from strata_testing.broker.fake_edge import ADMIN, MESSAGING
 from tests.integration.broker.cluster_brokers import (
@@ -97,13 +99,22 @@ async def take(
 ) -> list[definition_pb2.Message]:
     """Receive and ack until there are as many messages."""
     got: list[definition_pb2.Message] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while len(got) < count:
             _, messages = await client.receive(TOPIC, GROUP, batch_size=batch_size, **fields)
             got += messages
             if messages:
                 await client.ack(TOPIC, GROUP, *handles_of(messages))
     return got
+
+
+async def has_no_lease(client: Client) -> bool:
+    """Whether no message of the consumer group is leased."""
+    request = admin_pb2.GetConsumerGroupRequest(name=GROUP)
+    shown = await client.edge.call(
+        ADMIN + "GetConsumerGroup", request, admin_pb2.GetConsumerGroupResponse
+    )
+    return not any(queue.in_flight for queue in shown.queues)
 
 
 def priorities_of(messages: Sequence[definition_pb2.Message]) -> list[int]:
@@ -156,7 +167,8 @@ async def test_a_retry_keeps_its_priority(clients: list[Client]) -> None:
     await send(clients[0], [4, 2, 2])
     status, first = await clients[0].receive(TOPIC, GROUP, batch_size=1, invisible_s=1)
     assert priorities_of(first) == [4], status
-    await asyncio.sleep(1.2)
+    # Group time, which ends the lease, may be behind the clock here on a busy machine.
+    await until(partial(has_no_lease, clients[1]))
     await send(clients[1], [6], first=10)
     got = await take(clients[1], 4)
     assert priorities_of(got) == [6, 4, 2, 2]
@@ -206,7 +218,7 @@ async def test_an_ordered_consumer_group_takes_the_queues_in_turn(clients: list[
     """As in RocketMQ, priorities do not matter to it: it gets all, in order within a queue."""
     await send(clients[0], [0, 7] * 4)
     got: list[definition_pb2.Message] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while len(got) < 8:
             messages = await clients[0].receive_all(TOPIC, "ordered")
             got += messages

@@ -210,7 +210,7 @@ async def test_a_letter_whose_topic_is_gone_stays(
     topic = brokers[0].app.view.topic("", "orders")
     assert topic is not None
     cluster.stub.write(meta_pb2.Change(topic=topic.parsed(), deleted=True))
-    await brokers[0].app.view.wait_for_revision(cluster.stub.cache.revision, 5)
+    assert await brokers[0].app.view.wait_for_revision(cluster.stub.cache.revision, 60)
     done = await run(brokers[0])
     assert [bool(one.error) for one in done.messages] == [True, True]
     assert "No topic route info" in done.messages[0].error

@@ -224,13 +224,13 @@ async def test_new_queues_avoid_the_busiest_node(cluster: Cluster) -> None:
             nodes = cluster.strata("placement", "explain")["nodes"]
             return [node["node"] for node in nodes if node["busy"]] == [hot] or NotYet(nodes)
 
-        await asyncio.to_thread(cluster.reaches, is_busy, 30.0)
+        await asyncio.to_thread(cluster.reaches, is_busy, 60.0)
         await asyncio.to_thread(cluster.create_topic, "newcomer", "--queues", "9")
 
         def elsewhere() -> object:
             places = [node_of(cluster, "newcomer", queue) for queue in range(9)]
             return hot not in places or NotYet(f"{places} has {hot}")
 
-        await asyncio.to_thread(cluster.reaches, elsewhere, 30.0)
+        await asyncio.to_thread(cluster.reaches, elsewhere, 60.0)
         reasons = await strata(cluster, "queue", "explain", "newcomer", "0")
     assert any(f"new queues avoid {hot}" in line for line in reasons["reasons"])

@@ -129,7 +129,7 @@ async def test_an_ack_for_a_raft_group_without_replicas_ends_in_time(
 ) -> None:
     """There is nobody to ask: it waits, and is answered at its deadline."""
     meta.put(meta_pb2.Change(raft_group=meta_pb2.RaftGroup(raft_group=77, broker_name="none")))
-    await app.view.wait_for_revision(meta.revision, 5)
+    assert await app.view.wait_for_revision(meta.revision, 60)
     handle = forged(await take_one(client), raft_group=77)
     call = edge.begin("AckMessage", ack_request(handle), time_left_s=0.05)
     assert (await answered(call)).status.code == definition_pb2.PROXY_TIMEOUT

@@ -39,7 +39,7 @@ async def topics(app: BrokerApp, meta: FakeMeta) -> None:
     meta.add_topic("deals", meta_pb2.TOPIC_TYPE_TRANSACTION)
     meta.add_topic("others", meta_pb2.TOPIC_TYPE_TRANSACTION)
     meta.add_topic("deals", meta_pb2.TOPIC_TYPE_TRANSACTION, namespace="tenant")
-    await app.view.wait_for_revision(meta.revision, 1)
+    assert await app.view.wait_for_revision(meta.revision, 60)
 
 
 async def send_half(client: Client, number: int = 1, topic: str = "deals") -> str:

@@ -28,7 +28,7 @@ async def topics(app: BrokerApp, meta: FakeMeta) -> None:
     """A DELAY topic `later` and a MIXED topic `mixed`."""
     meta.add_topic("later", meta_pb2.TOPIC_TYPE_DELAY)
     meta.add_topic("mixed", meta_pb2.TOPIC_TYPE_MIXED)
-    await app.view.wait_for_revision(meta.revision, 1)
+    assert await app.view.wait_for_revision(meta.revision, 60)
 
 
 def delayed(topic: str, number: int, delivery_ms: int, **properties: Any) -> definition_pb2.Message:

@@ -72,7 +72,7 @@ async def move_all(
         override.epochs.add(epoch=1, raft_group=to, start_offset=start_offset)
         meta.put(meta_pb2.Change(queue_override=override))
         storage.slots[slot] = to
-    await app.view.wait_for_revision(meta.revision, 5)
+    assert await app.view.wait_for_revision(meta.revision, 60)
 
 
 def number_at(raft_group: int) -> int:
@@ -180,7 +180,7 @@ async def test_what_waited_is_looked_for_although_the_queues_were_empty(
 ) -> None:
     """A message that waits has no offset, so an empty queue proves nothing."""
     meta.add_topic("later", meta_pb2.TOPIC_TYPE_DELAY)
-    await app.view.wait_for_revision(meta.revision, 5)
+    assert await app.view.wait_for_revision(meta.revision, 60)
     await move_all(app, meta, storage, 2, name="later", start_offset=0)
     later = message("later", number_at(1), message_type=definition_pb2.DELAY)
     later.system_properties.born_timestamp.FromMilliseconds(NOW_MS - 5_000)
@@ -242,7 +242,7 @@ async def test_a_growth_is_a_change(
 ) -> None:
     """The row says when; it holds for a broker that was not there then."""
     meta.grow_topic("orders", 8)
-    await app.view.wait_for_revision(meta.revision, 5)
+    assert await app.view.wait_for_revision(meta.revision, 60)
     row = app.view.topic("", "orders")
     assert row is not None
     # Now, not when this file was imported: a long run would be out of the window by then.
@@ -256,7 +256,7 @@ async def test_a_repeated_delay_keeps_its_handle(
 ) -> None:
     """It waits where the first one waits, and is recalled there."""
     meta.add_topic("later", meta_pb2.TOPIC_TYPE_DELAY)
-    await app.view.wait_for_revision(meta.revision, 5)
+    assert await app.view.wait_for_revision(meta.revision, 60)
     later = message("later", number_at(1), message_type=definition_pb2.DELAY)
     later.system_properties.born_timestamp.FromMilliseconds(NOW_MS - 5_000)
     later.system_properties.delivery_timestamp.FromMilliseconds(NOW_MS + 60_000)
@@ -271,7 +271,7 @@ async def test_a_repeated_delay_keeps_its_handle(
         override.epochs.add(epoch=0, raft_group=raft_group)
         override.epochs.add(epoch=1, raft_group=other, start_offset=100)
         meta.put(meta_pb2.Change(queue_override=override))
-    await app.view.wait_for_revision(meta.revision, 5)
+    assert await app.view.wait_for_revision(meta.revision, 60)
     again = await client.send(later)
     assert again.entries[0].recall_handle == first.entries[0].recall_handle
     assert len(storage.pending.waiting) == 1

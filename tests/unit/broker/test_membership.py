@@ -228,7 +228,7 @@ async def test_down_and_draining_brokers_are_in_no_route_unless_all_are(
                 draining=draining and number == 0,
             )
             meta.put(meta_pb2.Change(node=node))
-        await app.view.wait_for_revision(meta.revision, 1)
+        assert await app.view.wait_for_revision(meta.revision, 60)
 
     gone = meta_pb2.Node(node_id="broker-a")
     meta.put(meta_pb2.Change(node=gone, deleted=True))
@@ -259,7 +259,7 @@ async def test_a_route_names_the_same_brokers_everywhere(
     for made in brokers:
         await made.start()
     for made in brokers:
-        await made.app.view.wait_for_revision(meta.revision, 1)
+        assert await made.app.view.wait_for_revision(meta.revision, 60)
     request = service_pb2.QueryRouteRequest(topic=resource("orders"))
     routes = await asyncio.gather(
         *(
@@ -288,7 +288,7 @@ async def test_a_route_names_the_address_of_workers_once(
                 state=state,
             )
             meta.put(meta_pb2.Change(node=node))
-        await app.view.wait_for_revision(meta.revision, 1)
+        assert await app.view.wait_for_revision(meta.revision, 60)
         request = service_pb2.QueryRouteRequest(topic=resource("orders"))
         return await edge.call(MESSAGING + "QueryRoute", request, service_pb2.QueryRouteResponse)
 

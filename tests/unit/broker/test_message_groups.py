@@ -210,10 +210,10 @@ async def test_leaders_are_told_of_consumer_groups_that_read_elsewhere(
     """Only ordered ones are told: other groups take message groups in any order."""
     ordered = meta.add_group(meta_pb2.ConsumerGroup(name="ordered", fifo=True))
     plain = meta.add_group(meta_pb2.ConsumerGroup(name="plain"))
-    await app.view.wait_for_revision(meta.revision, 5)
+    assert await app.view.wait_for_revision(meta.revision, 60)
     storage.consumers[2, FIFO] = [ordered.consumer_group_id, plain.consumer_group_id]
     meta.grow_topic("fifo", 7)
-    await app.view.wait_for_revision(meta.revision, 5)
+    assert await app.view.wait_for_revision(meta.revision, 60)
     await until(lambda: not app.view.rehashing())
     assert named(storage) == {(ordered.consumer_group_id,)}
 
@@ -230,7 +230,7 @@ async def test_raft_groups_are_not_asked_for_consumers_in_every_round(
     storage.unconsumed.clear()
     await until(lambda: not app.view.rehashing())
     meta.grow_topic("fifo", 8)
-    await app.view.wait_for_revision(meta.revision, 5)
+    assert await app.view.wait_for_revision(meta.revision, 60)
     await until(lambda: not app.view.rehashing())
     assert storage.count("GetConsumers") == 2 * raft_groups
 

@@ -233,7 +233,7 @@ class TestThroughABroker:
     ) -> None:
         """TOO_MANY_REQUESTS with the reason, in the request's status and in each entry's."""
         meta.put(meta_pb2.Change(quota=meta_pb2.Quota(topic="orders", messages_per_s=1)))
-        await app.view.wait_for_revision(meta.revision, 5)
+        assert await app.view.wait_for_revision(meta.revision, 60)
         first = await client.send(message("orders", 1), message("orders", 2))
         second = await client.send(message("orders", 3), message("orders", 4))
         text = "the quota of topic [orders] of the default namespace is 1 messages/s"
@@ -248,7 +248,7 @@ class TestThroughABroker:
     ) -> None:
         """An error of a message is found before the message is counted."""
         meta.put(meta_pb2.Change(quota=meta_pb2.Quota(topic="orders", messages_per_s=1)))
-        await app.view.wait_for_revision(meta.revision, 5)
+        assert await app.view.wait_for_revision(meta.revision, 60)
         for number in range(5):
             wrong = await client.send(message("orders", number, body=b""))
             assert wrong.status.code == definition_pb2.MESSAGE_BODY_EMPTY
@@ -265,7 +265,7 @@ class TestThroughABroker:
     async def test_one_topic_too_many(self, app: BrokerApp, client: Client, meta: FakeMeta) -> None:
         """Neither a client's first use nor an operator makes it."""
         meta.put(meta_pb2.Change(quota=meta_pb2.Quota(topics=3)))
-        await app.view.wait_for_revision(meta.revision, 5)
+        assert await app.view.wait_for_revision(meta.revision, 60)
         assert (await client.send(message("third", 1))).status.code == definition_pb2.OK
         refused = await client.send(message("fourth", 2))
         assert refused.status.code == definition_pb2.TOO_MANY_REQUESTS
@@ -306,7 +306,7 @@ class TestThroughABroker:
         for namespace in ("a", "b", "c"):
             quota = meta_pb2.Quota(namespace=namespace, connections=7)
             meta.put(meta_pb2.Change(quota=quota))
-        await app.view.wait_for_revision(meta.revision, 5)
+        assert await app.view.wait_for_revision(meta.revision, 60)
         request = admin_pb2.GetQuotaRequest(namespace="b")
         shown = await edge.call(ADMIN + "GetQuota", request, admin_pb2.GetQuotaResponse)
         limits = {limit.name: (limit.limit, limit.is_default) for limit in shown.limits}

@@ -70,7 +70,7 @@ async def test_a_table_holds_no_messages(
 ) -> None:
     """Nothing is sent to what stands for it, received from it or routed to it."""
     meta.add_topic("%KV%users")
-    await app.view.wait_for_revision(meta.revision, 5)
+    assert await app.view.wait_for_revision(meta.revision, 60)
     assert (
         await client.send(message("%KV%users", 1))
     ).status.code == definition_pb2.TOPIC_NOT_FOUND
@@ -116,7 +116,7 @@ async def test_topics_of_strata_that_exist_are_for_brokers_alone(
 ) -> None:
     """Without access control, too: nobody sends to them, changes, deletes or makes them again."""
     row = meta.add_topic(name)
-    await app.view.wait_for_revision(meta.revision, 5)
+    assert await app.view.wait_for_revision(meta.revision, 60)
     answer = await client.send(message(name, 1))
     assert answer.status.code == definition_pb2.ILLEGAL_TOPIC
     assert answer.status.message == "names that begin with __strata are reserved"
@@ -153,7 +153,7 @@ async def test_consumer_groups_of_strata_that_exist_are_for_brokers_alone(
 ) -> None:
     """Nobody consumes with them, changes them or deletes them with what they keep."""
     meta.add_group(meta_pb2.ConsumerGroup(name=name))
-    await app.view.wait_for_revision(meta.revision, 5)
+    assert await app.view.wait_for_revision(meta.revision, 60)
     status, _ = await client.receive("orders", name)
     assert status.code == definition_pb2.ILLEGAL_CONSUMER_GROUP
     acked = await client.ack("orders", name, "handle")

@@ -64,7 +64,7 @@ async def test_a_mixed_topic_accepts_four_types(
 ) -> None:
     """NORMAL, FIFO, DELAY, TRANSACTION, never UNSPECIFIED."""
     meta.add_topic("mixed", meta_pb2.TOPIC_TYPE_MIXED)
-    await app.view.wait_for_revision(meta.revision, 1)
+    assert await app.view.wait_for_revision(meta.revision, 60)
     queue = (await query(edge, "mixed")).message_queues[0]
     assert list(queue.accept_message_types) == [
         definition_pb2.NORMAL,
@@ -102,7 +102,7 @@ async def test_a_fifo_group_is_assigned_the_queues_of_the_route(
 ) -> None:
     """Real ids, the same as the route's."""
     meta.add_group(meta_pb2.ConsumerGroup(name="ordered", fifo=True))
-    await app.view.wait_for_revision(meta.revision, 1)
+    assert await app.view.wait_for_revision(meta.revision, 60)
     response = await assignments(edge, "orders", "ordered")
     assert [one.message_queue.id for one in response.assignments] == [0, 1, 0, 1]
 
@@ -118,7 +118,7 @@ async def test_several_brokers_share_the_raft_groups(
             advertised_endpoint=f"broker-{number}:8081",
         )
         meta.put(meta_pb2.Change(node=node))
-    await app.view.wait_for_revision(meta.revision, 1)
+    assert await app.view.wait_for_revision(meta.revision, 60)
     response = await query(edge, "orders")
     by_name: dict[str, set[str]] = {}
     for queue in response.message_queues:

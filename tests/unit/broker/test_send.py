@@ -233,7 +233,7 @@ async def test_a_priority_is_the_queue_of_its_message(
 ) -> None:
     """The last queue takes all that are higher; a message with several has the one it was sent."""
     meta.add_topic("levels", meta_pb2.TOPIC_TYPE_PRIORITY)
-    await app.view.wait_for_revision(meta.revision, 1)
+    assert await app.view.wait_for_revision(meta.revision, 60)
     topic = app.view.topic("", "levels")
     assert topic is not None and topic.queue_count == 4
     kind = definition_pb2.PRIORITY
@@ -257,7 +257,7 @@ async def test_priorities_that_do_not_fit_are_refused(
 ) -> None:
     """RocketMQ's texts; a request is stored whole or refused whole."""
     meta.add_topic("levels", meta_pb2.TOPIC_TYPE_PRIORITY)
-    await app.view.wait_for_revision(meta.revision, 1)
+    assert await app.view.wait_for_revision(meta.revision, 60)
     good = message("levels", 1, message_type=definition_pb2.PRIORITY, priority=1)
     negative = message("levels", 2, message_type=definition_pb2.PRIORITY, priority=-1)
     response = await client.send(good, negative)
@@ -323,7 +323,7 @@ async def test_namespaces_isolate_topics(app: BrokerApp, client: Client, meta: F
     meta.add_topic("orders", namespace="tenant")
     other = meta.add_topic("only-there", namespace="tenant")
     assert other.namespace == "tenant"
-    await app.view.wait_for_revision(meta.revision, 1)
+    assert await app.view.wait_for_revision(meta.revision, 60)
     response = await client.send(message("only-there", 1, namespace="tenant"))
     assert response.status.code == definition_pb2.OK
     assert (
@@ -336,7 +336,7 @@ async def test_a_namespace_in_the_metadata_only_counts_too(
 ) -> None:
     """Node clients write it nowhere else; a resource's own namespace comes first."""
     meta.add_topic("only-there", namespace="tenant")
-    await app.view.wait_for_revision(meta.revision, 1)
+    assert await app.view.wait_for_revision(meta.revision, 60)
     client.metadata = {**client.metadata, "x-mq-namespace": "tenant"}
     response = await client.send(message("only-there", 1))
     assert response.status.code == definition_pb2.OK

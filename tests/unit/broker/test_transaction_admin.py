@@ -24,7 +24,7 @@ async def topics(app: BrokerApp, meta: FakeMeta) -> None:
     meta.add_topic("deals", meta_pb2.TOPIC_TYPE_TRANSACTION)
     meta.add_topic("mixed", meta_pb2.TOPIC_TYPE_MIXED)
     meta.add_topic("deals", meta_pb2.TOPIC_TYPE_TRANSACTION, namespace="tenant")
-    await app.view.wait_for_revision(meta.revision, 1)
+    assert await app.view.wait_for_revision(meta.revision, 60)
 
 
 async def send_half(

@@ -37,7 +37,7 @@ async def topics(app: BrokerApp, meta: FakeMeta) -> None:
     meta.add_topic("deals", meta_pb2.TOPIC_TYPE_TRANSACTION)
     meta.add_topic("mixed", meta_pb2.TOPIC_TYPE_MIXED)
     meta.add_topic("deals", meta_pb2.TOPIC_TYPE_TRANSACTION, namespace="tenant")
-    await app.view.wait_for_revision(meta.revision, 1)
+    assert await app.view.wait_for_revision(meta.revision, 60)
 
 
 def half(topic: str = "deals", number: int = 1, **properties: object) -> definition_pb2.Message:
