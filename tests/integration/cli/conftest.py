@@ -67,7 +67,7 @@ class Node:
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
         """Stop it; return (exit code, the rest of stdout, stderr)."""
         self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=30)
+        out, err = self.process.communicate(timeout=60)
         return self.process.returncode, out, err
 
 

@@ -71,12 +71,12 @@ async def receive(endpoint: str, wanted: set[bytes]) -> set[bytes]:
     return got
 
 
-@pytest.mark.timeout(300)
-def test_a_member_with_a_full_disk_leaves_the_others_serving(
-    stack: ExitStack, tmp_path: Path
-) -> None:
-    """Its own raft groups refuse sends and say so; all others take them; nothing is lost."""
-    require_own_disk()
+def started(stack: ExitStack, tmp_path: Path) -> tuple[Running, str, str]:
+    """Start a nameserver and a container, one of its two storage members on a disk of its own.
+
+    Returns:
+        The container, its port for operators, and the endpoint of its broker.
+    """
     ports = free_ports()
     nameserver_port, grpc = next(ports), next(ports)
     nameservers = f"127.0.0.1:{nameserver_port}"
@@ -104,8 +104,18 @@ def test_a_member_with_a_full_disk_leaves_the_others_serving(
         program=("unshare", "--mount", "sh", "-c", MOUNT, str(tmp_path / "small")),
     )
     stack.callback(container.stop)
-    admin, endpoint = container.ready("container")["admin"], f"127.0.0.1:{grpc}"
+    admin = container.ready("container")["admin"]
     container.ready("member", "DefaultCluster_front_0")
+    return container, admin, f"127.0.0.1:{grpc}"
+
+
+@pytest.mark.timeout(600)
+def test_a_member_with_a_full_disk_leaves_the_others_serving(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    """Its own raft groups refuse sends and say so; all others take them; nothing is lost."""
+    require_own_disk()
+    container, admin, endpoint = started(stack, tmp_path)
 
     def states() -> dict[str, str]:
         listed = strata(admin, "container", "list")["members"]
@@ -130,10 +140,18 @@ def test_a_member_with_a_full_disk_leaves_the_others_serving(
     stored, refused = asyncio.run(send(endpoint, 0))
     assert not refused
 
-    filler = Path(f"/proc/{container.process.pid}/root{tmp_path / 'small'}/filler")
-    fill(filler)
-    until_blocking(lambda: asyncio.run(send(endpoint, 1_000))[1] or NotYet("all stored"), LIMIT_S)
-    while_full, refused = asyncio.run(send(endpoint, 2_000))
+    small = Path(f"/proc/{container.process.pid}/root{tmp_path / 'small'}")
+    sent: list[tuple[set[bytes], set[bytes]]] = []
+
+    def some_are_refused() -> object:
+        """Fill what the member may have given back, and send; whether it was full all the time."""
+        fill(small / f"filler-{len(sent)}")
+        sent.append(asyncio.run(send(endpoint, 1_000 + SENT * len(sent))))
+        is_full = len(sent) > 1 and all(refused for _, refused in sent[-2:])
+        return is_full or NotYet([(len(ok), len(refused)) for ok, refused in sent[-2:]])
+
+    until_blocking(some_are_refused, LIMIT_S)
+    while_full, refused = sent[-1]
     assert while_full and refused, "some raft groups are on the full disk, and some are not"
     assert {name: states()[name] for name in ("large", "front")} == {
         "large": "serving",
@@ -142,7 +160,8 @@ def test_a_member_with_a_full_disk_leaves_the_others_serving(
     # Messages of the raft groups that are left are delivered meanwhile.
     got = asyncio.run(receive(endpoint, while_full))
 
-    filler.unlink()
-    until_blocking(lambda: not asyncio.run(send(endpoint, 3_000))[1], LIMIT_S)
+    for filler in small.glob("filler-*"):
+        filler.unlink()
+    until_blocking(lambda: not asyncio.run(send(endpoint, 100_000))[1], LIMIT_S)
     until_blocking(lambda: set(states().values()) == {"serving"} or NotYet(states()), LIMIT_S)
     assert got | asyncio.run(receive(endpoint, stored - got)) >= stored | while_full

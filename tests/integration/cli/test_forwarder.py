@@ -173,14 +173,22 @@ async def test_a_connection_that_every_broker_closes_is_let_go() -> None:
 async def test_connections_to_a_broker_that_stops_are_left_alone() -> None:
     """Its port is closed already, and it serves to the end who is connected."""
     hung_up = asyncio.Event()
+    greeted = asyncio.Event()
 
     async def echo_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(await reader.readexactly(5))
+        # Health checks begin with something else.
+        first = await reader.readexactly(5)
+        if first == b"first":
+            greeted.set()
+            first = await reader.readexactly(5)
+        writer.write(first)
         await hung_up.wait()
 
     async with listening(echo_once) as server, forwarding(address_of(server)) as forwarder:
         reader, writer = await asyncio.open_connection(*host_and_port(forwarder.endpoint))
-        await asyncio.sleep(0.05)
+        writer.write(b"first")
+        async with asyncio.timeout(LIMIT_S):
+            await greeted.wait()
         server.close()
         await asyncio.sleep(0.5)
         writer.write(b"hello")

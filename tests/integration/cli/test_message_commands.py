@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_cli import messaging
 from strata_cli.client import connect
 from strata_cli.options import Common
+from strata_testing import until_blocking
 
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Node
@@ -75,8 +76,13 @@ def test_the_way_of_a_message(node: Node) -> None:
     assert node.json("message", "trace", id, "--topic", "traced")["steps"] == []
     node.json("message", "receive", "traced", "--group", "tracer", "--ack")
     # The receiver's name is written a moment after its first receive.
-    time.sleep(0.5)
-    way = node.json("message", "trace", id, "--topic", "traced")
+    way: dict[str, Any] = {}
+
+    def is_named() -> bool:
+        way.update(node.json("message", "trace", id, "--topic", "traced"))
+        return bool(way["steps"] and way["steps"][0]["client_id"])
+
+    until_blocking(is_named)
     assert (way["message_id"], way["topic"], way["also_at"]) == (id, "traced", [])
     assert way["sent_by"].startswith("strata-cli@")
     assert [step["what"] for step in way["steps"]] == ["delivered", "acked"]
