@@ -39,11 +39,13 @@ async def test_hot_unary(way: Way) -> None:
 
 async def test_hot_deadline(way: Way) -> None:
     """The broker sees how long the client waits; the client gets DEADLINE_EXCEEDED in time."""
+    # The first call connects: on a busy machine that may be all that the second has time for.
+    assert await way.send(b"on") == b"on"
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await way.send(b"hold", timeout=0.3)
+        await way.send(b"hold", timeout=1)
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     await until(lambda: way.broker.gone == [b"hold"])
-    assert way.broker.calls[0].done()
+    assert way.broker.calls[1].done()
 
 
 async def test_hot_time_left(way: Way) -> None:
@@ -186,7 +188,7 @@ async def test_drain_on_stop(way: Way) -> None:
     """Stop answers running calls within the grace, refuses new connections, then is gone."""
     held = asyncio.ensure_future(way.send(b"hold"))
     await until(lambda: len(way.broker.calls) == 1)
-    stop = asyncio.ensure_future(way.edge.stop(5.0))
+    stop = asyncio.ensure_future(way.edge.stop(30.0))
     await asyncio.sleep(0.2)
     assert not stop.done()
     way.broker.calls[0].complete([bytes(100_000)])
@@ -236,7 +238,7 @@ async def _send_until_answered(way: Way, request: bytes) -> bytes:
     """Repeat as clients do: the first tries meet the connection that died."""
     for _ in range(100):
         try:
-            return await way.send(request, timeout=2)
+            return await way.send(request, timeout=20)
         except grpc.aio.AioRpcError as error:
             assert error.code() is grpc.StatusCode.UNAVAILABLE
             await asyncio.sleep(0.05)
