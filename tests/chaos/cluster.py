@@ -18,7 +18,7 @@ from tests.e2e.networks import HUB, Host, make_bridge
 
 NAMESERVERS, STORAGE, BROKERS = 3, 3, 2
 DISK_BYTES = 1_500_000_000
-START_LIMIT_S = 60.0
+START_LIMIT_S = 120.0
 CONFIG = """\
 plugins = ["kv"]
 

@@ -129,6 +129,7 @@ def test_the_lines_of_the_page(machines: Path) -> None:
         for host, output in outputs.items():
             wait_ready(host, output)
             assert "access_control=on" in output.read_text()
+        until_blocking(lambda: [*machines.glob("ns-*/first-admin.json")], START_LIMIT_S)
         [keys] = machines.glob("ns-*/first-admin.json")
         assert keys.stat().st_mode & 0o777 == FILE_MODE_OWNER_ONLY
         admin = json.loads(keys.read_text())
@@ -137,6 +138,14 @@ def test_the_lines_of_the_page(machines: Path) -> None:
             "STRATA_ACCESS_KEY": admin["access_key"],
             "STRATA_SECRET_KEY": admin["secret_key"],
         }
+
+        def is_led() -> bool:
+            told = strata(machines, ["raft-group", "list", "-o", "json"], environment)
+            groups = json.loads(told)["raft_groups"]
+            return bool(groups) and all(group["leader"] for group in groups)
+
+        # Raft groups are made once all storage nodes are there.
+        until_blocking(is_led, START_LIMIT_S, forgiven=AssertionError)
         printed = [
             strata(machines, command, environment)
             for command in page

@@ -21,6 +21,7 @@ import grpc
 import pytest
 
 from apache.rocketmq.v2.definition_pb2 import MessageQueue
+from strata_testing import until
 from tests import stages
 from tests.e2e.client import SHORT_INVISIBLE_S, SHORT_POLL_S, Client
 from tests.e2e.history import History, check, skipped
@@ -35,7 +36,8 @@ SENDERS = 48
 FIFO_SENDERS = 8
 LOAD_S = (0.2, 1.5)
 START_LIMIT_S = 15.0
-QUIET_S = 3.0  # longer than one long poll
+QUIET_S = 45.0
+"""Nothing comes for so long: what is left never comes; longer than any stall of a busy machine."""
 DRAIN_LIMIT_S = 300.0
 LEAST_SENDS_PER_ROUND = 20
 # They keep up with less than is sent, so every kill finds leases taken.
@@ -122,7 +124,8 @@ async def until_cut(node: Standalone, work: Callable[[Client], Awaitable[None]])
 
 
 async def load_and_kill(node: Standalone, history: History, chance: random.Random) -> None:
-    """Load the node and kill it at a random moment."""
+    """Load the node and kill it at a random moment, once it has answered some sends."""
+    wanted = len(history.answered) + LEAST_SENDS_PER_ROUND
     work: list[Callable[[Client], Awaitable[None]]] = [
         *[partial(send_until_cut, history, chance)] * SENDERS,
         *[partial(send_in_order_until_cut, history, f"g{n}") for n in range(FIFO_SENDERS)],
@@ -132,6 +135,7 @@ async def load_and_kill(node: Standalone, history: History, chance: random.Rando
         for each in work:
             tasks.create_task(until_cut(node, each))
         await asyncio.sleep(chance.uniform(*LOAD_S))
+        await until(lambda: len(history.answered) > wanted)
         await asyncio.to_thread(node.kill)
 
 

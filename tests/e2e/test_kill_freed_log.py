@@ -21,6 +21,7 @@ import grpc
 import pytest
 
 from apache.rocketmq.v2.definition_pb2 import MessageQueue
+from strata_testing import until
 from tests.e2e.client import SHORT_INVISIBLE_S, SHORT_POLL_S, Client
 from tests.e2e.history import History, check, skipped
 from tests.e2e.standalone import Standalone
@@ -32,7 +33,8 @@ SENDERS, FILLERS = 4, 4
 LOAD_S = (0.5, 1.5)
 FILLER_BODY_BYTES = 200_000
 FREED_LIMIT_S = 60.0
-QUIET_S = 3.0  # longer than one long poll
+QUIET_S = 45.0
+"""Nothing comes for so long: what is left never comes; longer than any stall of a busy machine."""
 DRAIN_LIMIT_S = 180.0
 LEAST_SENDS_PER_ROUND = 10
 SETTINGS = {
@@ -125,6 +127,7 @@ async def consume_once(client: Client, queue: MessageQueue, group: str, history:
 
 async def load_and_kill(node: Standalone, history: History, chance: random.Random) -> None:
     """Load the node and kill it at a random moment, once it has freed some more of its log."""
+    wanted = len(history.answered) + LEAST_SENDS_PER_ROUND
     before, deadline_s = first_position(node), time.monotonic() + FREED_LIMIT_S
     async with asyncio.TaskGroup() as tasks:
         for _ in range(SENDERS):
@@ -136,6 +139,7 @@ async def load_and_kill(node: Standalone, history: History, chance: random.Rando
         while first_position(node) == before:
             assert time.monotonic() < deadline_s, "the log is never freed"
             await asyncio.sleep(chance.uniform(0, 0.1))
+        await until(lambda: len(history.answered) > wanted)
         await asyncio.to_thread(node.kill)
 
 

@@ -21,6 +21,7 @@ TOPIC = "read-much"
 GROUPS = [f"reader-{number}" for number in range(int(os.environ.get("STRATA_TEST_READERS", "16")))]
 MESSAGES, BODY_BYTES = 60, 20_000
 MOST_OF_ONE = 0.45
+ROUNDS = 5
 _SERVED = re.compile(r"^strata_storage_served_bytes_total(?:{[^}]*})? ([0-9.e+]+)$", re.MULTILINE)
 _REPLICA_READS = re.compile(r"^strata_broker_replica_reads_total.*$", re.MULTILINE)
 
@@ -94,12 +95,9 @@ async def read_by_all(cluster: Cluster, sent: dict[str, bytes], groups: list[str
 async def test_no_replica_serves_most_of_what_many_groups_read(cluster: Cluster) -> None:
     """All three give about a third; with a read replica added meanwhile four share the reading."""
     sent = await fill(cluster)
-    given = await read_by_all(cluster, sent, GROUPS)
-    total = len(GROUPS) * MESSAGES * BODY_BYTES
-    print(given)
-    assert given.total() >= total
+    await asyncio.to_thread(cluster.settle)
+    given = await read_evenly(cluster, sent, "reader")
     assert len([name for name, size in given.items() if size > 0]) == 3
-    assert max(given.values()) <= MOST_OF_ONE * given.total()
 
     shown = await asyncio.to_thread(
         cluster.strata, "topic", "update", TOPIC, "--read-replicas", "1"
@@ -107,16 +105,31 @@ async def test_no_replica_serves_most_of_what_many_groups_read(cluster: Cluster)
     assert shown["name"] == TOPIC
     [reader] = await asyncio.to_thread(learners, cluster, 1)
     await until_it_serves(cluster, sent, reader)
-    given = await read_by_all(cluster, sent, [f"{group}-again" for group in GROUPS])
-    print(given)
-    assert min(given[name] for name in cluster.names("storage")) >= 0.1 * given.total()
+    given = await read_evenly(cluster, sent, "again", least_of_one=0.1)
     assert given[reader] > 0
-    assert max(given.values()) <= MOST_OF_ONE * given.total()
 
     await asyncio.to_thread(cluster.strata, "topic", "update", TOPIC, "--read-replicas", "0")
     assert await asyncio.to_thread(learners, cluster, 0) == []
     given = await read_by_all(cluster, sent, ["one-more"])
     assert given.total() >= MESSAGES * BODY_BYTES
+
+
+async def read_evenly(
+    cluster: Cluster, sent: dict[str, bytes], name: str, *, least_of_one: float = 0.0
+) -> Counter[str]:
+    """Let all groups read until no storage process gives more, or less, than its part.
+
+    A replica that lags, on a busy machine, is left alone for a while: then they read once more.
+    """
+    for number in range(ROUNDS):
+        given = await read_by_all(cluster, sent, [f"{name}-{number}-{each}" for each in GROUPS])
+        print(given)
+        assert given.total() >= len(GROUPS) * MESSAGES * BODY_BYTES
+        shares = [given[each] / given.total() for each in cluster.names("storage")]
+        if max(shares) <= MOST_OF_ONE and min(shares) >= least_of_one:
+            return given
+        await asyncio.to_thread(cluster.settle)
+    pytest.fail(f"not even in {ROUNDS} rounds: {given}")
 
 
 async def until_it_serves(cluster: Cluster, sent: dict[str, bytes], reader: str) -> None:

@@ -25,7 +25,7 @@ from strata_angelia.options import AngeliaOptions
 from strata_angelia.tls import PeerFiles, PeerTls
 from strata_cli.local.plan import CERTIFICATES
 from strata_runtime.roles import PeerRole
-from strata_testing import until
+from strata_testing import until, until_blocking
 from tests.e2e.cluster import STRATA, Cluster
 from tests.integration.cli.test_observability import Collector
 
@@ -183,6 +183,12 @@ def test_no_secret_of_a_cluster_is_shown(
         *(("user", "create", "shop"), ("user", "session", "shop", "--duration", "10m")),
         ("cluster", "rotate-key"),
     ]
+
+    def has_raft_groups() -> bool:
+        told = said("raft-group", "list", *endpoint, "-o", "json", keys=keys)
+        return bool(json.loads(told)["raft_groups"])
+
+    until_blocking(has_raft_groups, forgiven=ValueError)
     made = [json.loads(said(*one, *endpoint, "-o", "json", keys=keys)) for one in commands]
     secrets = secrets_of(cluster, keys, asyncio.run(cluster_keys(cluster)))
     assert len(secrets) >= 4 + 2 + 3

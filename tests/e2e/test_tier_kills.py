@@ -22,6 +22,7 @@ import grpc
 import pytest
 
 from apache.rocketmq.v2.definition_pb2 import MessageQueue
+from strata_testing import until
 from tests import stages
 from tests.e2e.client import SHORT_INVISIBLE_S, SHORT_POLL_S, Client
 from tests.e2e.history import History, check
@@ -36,7 +37,7 @@ STEP_LIMIT_S = 3.0
 POLL_S = 0.002
 UPLOADED_LIMIT_S = 60.0
 # A pop that waits for the store may come too late for its call: then its leases have to run out.
-QUIET_S = SHORT_INVISIBLE_S + 6.0
+QUIET_S = SHORT_INVISIBLE_S + 45.0
 DRAIN_LIMIT_S = 180.0
 LEAST_SENDS_PER_ROUND = 10
 SEGMENT_BYTES = 8 * MIB
@@ -207,6 +208,8 @@ async def test_kill_at_the_steps_of_an_upload(
             for _ in range(SENDERS):
                 tasks.create_task(send_until_cut(node, history, chance))
             await asyncio.sleep(chance.uniform(*LOAD_S))
+            wanted = LEAST_SENDS_PER_ROUND * (number + 1)
+            await until(lambda wanted=wanted: len(history.answered) > wanted)  # type: ignore[misc]
             await asyncio.to_thread(until_step, tier, STEPS[number % len(STEPS)])
             await asyncio.to_thread(node.kill)
         if chance.random() < 0.5:

@@ -188,7 +188,7 @@ async def test_kill_during_a_check(
         for fate in fates:
             await transactions.begin(client, fate)
         await end_all(client, transactions)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             await transactions.first_check.wait()
         await asyncio.to_thread(kill, cluster, tier)
         await judge(cluster, transactions)
