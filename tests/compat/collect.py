@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from tests.compat.drivers import ClientError, Receipt, Received, SimpleConsumer
 
-DEADLINE_S = 40.0
+DEADLINE_S = 90.0
 
 
 class MissingError(AssertionError):

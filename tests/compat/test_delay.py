@@ -40,8 +40,8 @@ def test_recall(node: Standalone, driver: Driver, name: str) -> None:
     topic = node.create_topic(name, "--type", "DELAY", "--queues", "4")
     producer = driver.producer(topic)
     consumer = driver.simple(f"{name}-group", {topic: "*"})
-    kept = producer.send(b"kept", deliver_at_ms=in_seconds(4))
-    gone = producer.send(b"gone", deliver_at_ms=in_seconds(4))
+    kept = producer.send(b"kept", deliver_at_ms=in_seconds(8))
+    gone = producer.send(b"gone", deliver_at_ms=in_seconds(8))
     assert kept.recall_handle
     assert gone.recall_handle
     assert producer.recall(gone.recall_handle) == gone.message_id

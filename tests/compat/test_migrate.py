@@ -171,7 +171,7 @@ def test_a_copy_is_killed_and_resumed(
     assert target.strata("topic", "list")["topics"] == []
 
     for copied in (300, 900):
-        run = Run(nameserver, target, state, "--max-messages-per-s", "400", *wanted)
+        run = Run(nameserver, target, state, "--max-messages-per-s", "150", *wanted)
         run.until(lambda copied=copied, run=run: run.copied() >= copied)  # type: ignore[misc]
         run.end(signal.SIGKILL)
         assert run.copied() < 2_000

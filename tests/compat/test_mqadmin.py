@@ -11,6 +11,7 @@ import pytest
 
 from strata_broker.remoting.addresses import broker_name_of, broker_names
 from strata_broker.remoting.admin.queue_entries import java_hash
+from tests.compat.collect import take
 from tests.compat.conftest import require
 from tests.compat.drivers import Driver, Options
 from tests.compat.mqadmin_driver import MqAdmin
@@ -217,7 +218,7 @@ def test_clients_of_grpc_are_shown(node: AdminNode, mqadmin: MqAdmin, name: str)
         producer = python.producer(topic)
         producer.send(b"new", tag="a")
         consumer = python.simple(group, {topic: "a"})
-        [got] = consumer.receive(1)
+        [got] = take(consumer, 1)
         consumer.ack(got)
         connections = mqadmin.run("consumerConnection", "-g", group)
         assert "PYTHON" in connections

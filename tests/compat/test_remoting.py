@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from hashlib import sha256
 
 import pytest
 
+from strata_testing import NotYet, until_blocking
 from tests.compat.collect import take
 from tests.compat.conftest import require
 from tests.compat.drivers import ClientError, Driver, Options
-from tests.compat.remoting_driver import VERSIONS, RemotingDriver
+from tests.compat.remoting_driver import VERSIONS, OldConsumer, OldMessage, RemotingDriver
 from tests.compat.remoting_node import OldNode
 from tests.e2e.standalone import Standalone
 
@@ -30,6 +32,11 @@ def client(request: pytest.FixtureRequest, old_node: OldNode) -> Iterator[Remoti
     """The client in each version."""
     with RemotingDriver(request.param, old_node.nameserver) as driver:
         yield driver
+
+
+def of(consumer: OldConsumer, body: bytes) -> list[OldMessage]:
+    """Return what a consumer got with a body."""
+    return [one for one in consumer.delivered(0) if one.body == body]
 
 
 def bodies_of(messages: list[object]) -> list[bytes]:
@@ -253,20 +260,32 @@ def test_two_consumers_share_and_broadcast_consumers_do_not(
         client.consumer(f"{name}-b{number}", f"{name}-b", topic, model="broadcast")
         for number in range(2)
     ]
-    time.sleep(2)  # a member that has just started may rebalance once more
+    probes = itertools.count()
+
+    def is_balanced() -> object:
+        """Send a message to each queue; whether each member got those of two queues."""
+        probe = b"probe %d" % next(probes)
+        for queue in range(4):
+            producer.send(topic, probe, how="queue", queue=queue)
+        until_blocking(lambda: sum(len(of(one, probe)) for one in pair) >= 4)
+        shares = [{each.queue for each in of(one, probe)} for one in pair]
+        return list(map(len, shares)) == [2, 2] or NotYet(shares)
+
+    # A member that has just started may rebalance once more.
+    until_blocking(is_balanced, 90, step_s=1)
     for number in range(40):
         producer.send(topic, b"%d" % number)
     expected = sorted(b"%d" % number for number in range(40))
-    for one in everybody:
-        assert bodies_of(list(one.delivered(40))) == expected
-    ends = time.monotonic() + 30
-    while time.monotonic() < ends:
-        parts = [one.delivered(0) for one in pair]
-        if sum(map(len, parts)) >= 40:
-            break
-        time.sleep(0.2)
-    assert bodies_of([*parts[0], *parts[1]]) == expected
-    assert all(parts), "each of the two got some"
+
+    def numbers(*consumers: OldConsumer) -> list[bytes]:
+        return bodies_of(
+            [each for one in consumers for each in one.delivered(0) if each.body in expected]
+        )
+
+    for consumers in (pair, *([one] for one in everybody)):
+        until_blocking(lambda consumers=consumers: len(numbers(*consumers)) >= 40)  # type: ignore[misc]
+        assert numbers(*consumers) == expected
+    assert all(map(numbers, pair)), "each of the two got some"
     for one in (*pair, *everybody):
         one.close()
     producer.close()
