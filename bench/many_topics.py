@@ -30,13 +30,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import grpc
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2  # noqa: E402
 from bench.run import machine  # noqa: E402
 from strata.admin.v1 import admin_pb2  # noqa: E402
-from tests.e2e.client import Client, check_status  # noqa: E402
+from tests.e2e.client import Client, RefusedError, check_status  # noqa: E402
 from tests.e2e.process import cpu_seconds, process_tree, resident_bytes  # noqa: E402
 from tests.e2e.standalone import STRATA, Standalone  # noqa: E402
 
@@ -46,6 +48,8 @@ BODY = b"x" * 100
 START_TIMEOUT_S = 600.0
 # Rows that the restart writes again and threads that end make the first seconds no measure.
 SETTLE_S = 2.0
+# Pause between two tries of a call that a node which has just started does not serve yet.
+RETRY_S = 0.02
 
 
 def main() -> None:
@@ -121,6 +125,7 @@ def measure(count: int, folder: Path, arguments: argparse.Namespace) -> dict[str
         if arguments.offsets:
             figures["read_offsets"] = asyncio.run(read_offsets(node, count, arguments))
         figures["calls_after_start"] = asyncio.run(calls(node, count, arguments))
+        figures["after_kill"] = killed(node, count)
     finally:
         node.close()
     return figures
@@ -132,6 +137,36 @@ def restarted(node: Standalone) -> dict[str, float]:
     cpu_s = cpu_seconds(node.pid)
     time.sleep(SETTLE_S)
     return {"s": round(start_s, 2), "cpu_s": round(cpu_s, 2)}
+
+
+def killed(node: Standalone, count: int) -> dict[str, float]:
+    """Kill a node and start it; return the seconds from the kill to what it serves again."""
+    topic = name_of(random.Random(count).randrange(count))
+    began_s = time.monotonic()
+    node.kill()
+    node.start(START_TIMEOUT_S)
+    figures = {"ready_s": round(time.monotonic() - began_s, 2)}
+    figures |= asyncio.run(first_calls(node, topic, began_s))
+    return figures | {"cpu_s": round(cpu_seconds(node.pid), 2)}
+
+
+async def first_calls(node: Standalone, topic: str, began_s: float) -> dict[str, float]:
+    """Read a route and send a message as soon as the node lets it; return the seconds since."""
+    figures = {}
+    async with Client(node.endpoint) as client:
+        for name, call in (
+            ("route_s", lambda: client.queues(topic)),
+            ("send_s", lambda: client.send(topic, [(client.new_message_id(), BODY)])),
+        ):
+            while True:
+                try:
+                    await call()
+                except (RefusedError, grpc.aio.AioRpcError):
+                    await asyncio.sleep(RETRY_S)
+                else:
+                    break
+            figures[name] = round(time.monotonic() - began_s, 2)
+    return figures
 
 
 def held(node: Standalone) -> dict[str, float]:
@@ -172,7 +207,8 @@ async def fill(node: Standalone, count: int, at_once: int) -> dict[str, float]:
 async def store_offsets(
     node: Standalone, count: int, arguments: argparse.Namespace
 ) -> dict[str, float]:
-    """Store offsets of consumer groups, as pull consumers do."""
+    """Store offsets of consumer groups, as pull consumers do: what came too late is repeated."""
+    repeated = 0
     async with Client(node.endpoint) as client:
         queues = await queues_of(client, range(min(count, arguments.offsets)), arguments.at_once)
 
@@ -181,10 +217,16 @@ async def store_offsets(
             request = service_pb2.UpdateOffsetRequest(offset=int(arguments.with_data))
             request.group.name = group_of(group)
             request.message_queue.CopyFrom(queues[topic])
-            answer = await client.stub.UpdateOffset(request, metadata=client.metadata)
+            nonlocal repeated
+            while True:
+                answer = await client.stub.UpdateOffset(request, metadata=client.metadata)
+                if answer.status.code != definition_pb2.PROXY_TIMEOUT:
+                    break
+                repeated += 1
             check_status(answer.status)
 
-        return await timed(node, store, range(arguments.offsets), arguments.at_once)
+        figures = await timed(node, store, range(arguments.offsets), arguments.at_once)
+        return figures | {"repeated": repeated}
 
 
 async def read_offsets(

@@ -4,7 +4,10 @@ Run: `python bench/metadata_scale.py [--topics 100000] [--queues 10] [--nameserv
 Every nameserver is a separate process with real files below a temporary folder; one client keeps 16
 CreateTopic calls in flight over one connection, or with `--batch` 2 CreateTopics calls. Afterwards
 new watchers read everything, one with the rows of a broker and one with those of a storage node,
-and all rows are requested at once. Lag is the delay of the event loops meanwhile.
+and all rows are requested at once. At the end the nameserver that leads is killed (kill -9):
+`failover_s` is the time from the kill to the answer to a change, and `restarted_s` the time from
+the start of the killed one until a new watcher has everything from it. Lag is the delay of the
+event loops meanwhile.
 Limits of the project: 100,000 topics of 10 queues in 120 s, a nameserver within 400 MB.
 """
 
@@ -22,12 +25,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.factory import open_channel, open_server
 from strata_broker.metadata.metadata import MetadataView
+from strata_cli.processes.data_folder import DataFolder, FolderRole
 from strata_metadata import (
     ClusterView,
     MetadataCache,
@@ -76,12 +80,17 @@ async def serve(folder: Path, endpoint: str, endpoints: Sequence[str]) -> None:
     """Run one nameserver until it is told to stop."""
     lifecycle: Lifecycle
     host, _, port = endpoint.rpartition(":")
+    data = DataFolder.open(folder, FolderRole.NAMESERVER)
     app = NameserverApp(
         NameserverConfig(),
         NameserverIdentity(
-            f"nameserver-{port}", random.getrandbits(62) | 1, frozenset(), random.getrandbits(63)
+            f"nameserver-{port}",
+            data.identity.metadata_replica_id,
+            frozenset(data.identity.initial_metadata_replica_ids),
+            random.getrandbits(63),
+            data.identity.cluster_id,
         ),
-        folder,
+        data.nameserver,
         server=open_server(host, int(port)),
         runtime=Runtime(
             SystemClock(),
@@ -89,7 +98,7 @@ async def serve(folder: Path, endpoint: str, endpoints: Sequence[str]) -> None:
             Metrics(service="bench"),
             lambda name, failure: lifecycle.on_fatal(name, failure),
         ),
-        cluster=NameserverCluster(endpoint, endpoints, open_channel, lambda *_: None),
+        cluster=NameserverCluster(endpoint, endpoints, open_channel, data.form),
     )
     lag = WorstLag()
     asyncio.get_running_loop().add_signal_handler(
@@ -147,7 +156,7 @@ async def measure(arguments: argparse.Namespace) -> dict[str, object]:
         client = MetadataClient(
             endpoints,
             open_channel,
-            MetadataClientOptions(call_timeout_ms=30_000),
+            MetadataClientOptions(call_timeout_ms=120_000),
             random=random.random,
             metrics=Metrics.disabled(),
         )
@@ -177,6 +186,8 @@ async def measure(arguments: argparse.Namespace) -> dict[str, object]:
             figures["snapshot_s"] = await snapshot(client, arguments.topics)
             figures["snapshot_source_lag_ms"] = await lags_ms(folders, processes)
             figures["rss_mib_after_watch"] = memory_mib(processes)
+            if len(processes) > 1:
+                figures |= await failover(client, endpoints, folders, processes)
         finally:
             await client.close()
             for process in processes:
@@ -218,7 +229,7 @@ async def create(client: MetadataClient, arguments: argparse.Namespace) -> dict[
             else:
                 many = meta_pb2.CreateTopicsRequest(topics=wanted)
                 answer = await client.call("CreateTopics", many, meta_pb2.CreateTopicsResponse)
-                assert answer.created == len(wanted), answer.failures[:1]
+                assert answer.created + answer.existing == len(wanted), answer.failures[:1]
             latencies_ms.append((time.monotonic() - before_s) * 1_000)
 
     async with asyncio.TaskGroup() as group:
@@ -238,7 +249,9 @@ async def create(client: MetadataClient, arguments: argparse.Namespace) -> dict[
     }
 
 
-async def watch(endpoints: Sequence[str], sink: MetadataSink) -> tuple[float, int]:
+async def watch(
+    endpoints: Sequence[str], sink: MetadataSink, has_all: Callable[[], bool] = lambda: True
+) -> tuple[float, int]:
     """Return how long a new watcher takes until it knows everything, and its worst lag in ms."""
     follower = MetadataFollower(
         MetadataSources(endpoints, open_channel),
@@ -254,7 +267,7 @@ async def watch(endpoints: Sequence[str], sink: MetadataSink) -> tuple[float, in
     started_s = time.monotonic()
     task = asyncio.ensure_future(follower.run())
     while True:
-        if sink.revision:
+        if sink.revision and has_all():
             break
         await asyncio.sleep(LAG_INTERVAL_S)
     task.cancel()
@@ -271,6 +284,49 @@ async def snapshot(client: MetadataClient, topics: int) -> float:
     )
     assert sum(row.HasField("topic") for row in response.rows) >= topics
     return round(time.monotonic() - started_s, 2)
+
+
+async def failover(
+    client: MetadataClient,
+    endpoints: Sequence[str],
+    folders: Sequence[Path],
+    processes: list[subprocess.Popen[bytes]],
+) -> dict[str, object]:
+    """Kill the nameserver that leads, and start it again; it is replaced in `processes`."""
+    number = await leader_of(endpoints)
+    probe = meta_pb2.CreateTopicRequest(topic=meta_pb2.Topic(name="after-kill", queue_count=1))
+    began_s = time.monotonic()
+    processes[number].kill()
+    await client.call("CreateTopic", probe, meta_pb2.CreateTopicResponse)
+    failover_s = round(time.monotonic() - began_s, 2)
+    processes[number].wait(20)
+    began_s = time.monotonic()
+    processes[number] = start(folders[number], endpoints[number], endpoints)
+    view = MetadataView()
+    # It may serve what it had until it hears of the others' leader.
+    await watch([endpoints[number]], view, lambda: view.topic("", "after-kill") is not None)
+    return {
+        "failover_s": failover_s,
+        "restarted_s": round(time.monotonic() - began_s, 2),
+        "rss_mib_after_restart": memory_mib(processes),
+    }
+
+
+async def leader_of(endpoints: Sequence[str]) -> int:
+    """Return which nameserver takes changes: the others refuse them."""
+    for number, endpoint in enumerate(endpoints):
+        channel = open_channel(endpoint)
+        topic = meta_pb2.Topic(name="before-kill", queue_count=1)
+        answer = await channel.call(
+            "/strata.meta.v1.MetaService/CreateTopic",
+            meta_pb2.CreateTopicRequest(topic=topic),
+            meta_pb2.CreateTopicResponse,
+            timeout_s=10,
+        )
+        await channel.close()
+        if answer.status.outcome == meta_pb2.META_OUTCOME_OK:
+            return number
+    raise AssertionError("no nameserver leads")
 
 
 def start(folder: Path, endpoint: str, endpoints: Sequence[str]) -> subprocess.Popen[bytes]:

@@ -233,7 +233,7 @@ OF_STORAGE = (
     Mutation(
         "hold-a-lease-for-ever",
         25,
-        "libs/mq/strata_mq/leases/rows.py",
+        "libs/mq/strata_mq/leases/indexes.py",
         "            return lease.taken_at_ms + self._auto_renew_limit_ms\n",
         "            return 1 << 62\n",
         ("tests/unit/mq/test_leases.py::test_an_auto_renewed_lease_ends_at_the_hard_limit",),

@@ -8,6 +8,9 @@ grow pays nothing.
 A collection stops the event loop for as long as it takes to walk everything that lives: 9,000
 parked receives made it 0.3 s, every second or two. So young objects are collected first, since a
 burst is young; old ones only if that gave back too little. Looks have a limited share of the time.
+A process that fills its caches grows and has no garbage: walks of all that lives, on a busy machine
+some seconds each, came one after the other. So a walk in vain is followed by the next one when the
+process has doubled, or when it grows no more (docs/adr/0063).
 
 A look in the middle of a burst finds little, and what the burst frees later does not show: the C
 library keeps it. So further looks follow, at growing distances, until they find nothing any more.
@@ -31,6 +34,8 @@ _STATM = Path("/proc/self/statm")
 _YOUNG, _ALL = 1, 2  # generations of the collector
 # A look that took a second is followed by none for so many seconds.
 _PAUSE_PER_LOOK = 30.0
+# Growth since a walk of everything in vain, of what stayed then, at which there is the next one.
+_WALK_GROWTH = 1.0
 # The first look after one that found a burst, and the longest pause between two of them.
 _FIRST_PAUSE_S = 2.0
 _LONGEST_PAUSE_S = 64.0
@@ -85,6 +90,9 @@ class MemoryReturn:
         # When to look although nothing has grown; None: not at all.
         self._again_s: float | None = None
         self._pause_s = _FIRST_PAUSE_S
+        # After a walk of everything in vain, the bytes in use at which there is another one; 0: the
+        # last one was not in vain.
+        self._walk_above_bytes = 0
         # Bytes in use before the burst.
         self._base_bytes = 0
         self._floor_bytes = 0
@@ -111,7 +119,9 @@ class MemoryReturn:
             return False
         if self._again_s is None:
             self._base_bytes = self._floor_bytes
-        after = await self._give_back(before)
+        # The last look of a series: nothing has grown for two minutes.
+        is_calm = not grown and self._pause_s * 2 > _LONGEST_PAUSE_S
+        after = await self._give_back(is_calm)
         ended_s = self._clock.monotonic_s()
         self._earliest_s = ended_s + (ended_s - now_s) * _PAUSE_PER_LOOK
         self._returned.add(max(0, before - after))
@@ -120,14 +130,21 @@ class MemoryReturn:
         self._plan_next(grown or before - after >= self._growth_bytes / 4)
         return True
 
-    async def _give_back(self, resident_bytes: int) -> int:
+    async def _give_back(self, is_calm: bool) -> int:
         """Collect and trim; return what is resident then."""
-        for generation in (_YOUNG, _ALL):
-            if generation == _YOUNG or resident_bytes >= self._base_bytes + self._growth_bytes:
-                self._collect(generation)
-                await asyncio.to_thread(self._trim)
-                resident_bytes = self._resident_bytes()
-        return resident_bytes
+        resident_bytes = await self._collect_and_trim(_YOUNG)
+        is_early = resident_bytes < self._walk_above_bytes and not is_calm
+        if resident_bytes < self._base_bytes + self._growth_bytes or is_early:
+            return resident_bytes
+        after = await self._collect_and_trim(_ALL)
+        is_in_vain = resident_bytes - after < self._growth_bytes / 4
+        self._walk_above_bytes = int(after * (1 + _WALK_GROWTH)) if is_in_vain else 0
+        return after
+
+    async def _collect_and_trim(self, generation: int) -> int:
+        self._collect(generation)
+        await asyncio.to_thread(self._trim)
+        return self._resident_bytes()
 
     def _plan_next(self, found: bool) -> None:
         """Look again soon after a look that found something, later and later after others."""

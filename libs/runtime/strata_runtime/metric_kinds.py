@@ -116,6 +116,11 @@ class BoundCounter:
         self._values = values
         self._key = key
 
+    @property
+    def is_overflow(self) -> bool:
+        """Whether it counts for all label sets for which there was no room."""
+        return self._key is _OVERFLOW
+
     def add(self, n: float = 1) -> None:
         """See `Counter.add`."""
         self._values[self._key] += n
@@ -271,8 +276,8 @@ class DisabledCounter(Counter):
         """Count nothing."""
 
     def bound(self, labels: Labels) -> BoundCounter:
-        """A counter that counts nothing."""
-        return _DisabledBoundCounter({}, ())
+        """A counter that counts nothing, for all label sets."""
+        return _DisabledBoundCounter({}, _OVERFLOW)
 
 
 class _DisabledBoundCounter(BoundCounter):

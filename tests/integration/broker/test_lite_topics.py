@@ -340,6 +340,84 @@ async def test_a_list_of_no_lite_topics_is_refused(
         await list_page(clients[0], topic=topic, size=0, token=token)
 
 
+async def _settings(
+    client: Client, client_type: definition_pb2.ClientType.ValueType
+) -> definition_pb2.Settings:
+    """Tell the settings of a consumer of the parent; return what the broker makes of them."""
+    told = definition_pb2.Settings(client_type=client_type)
+    told.user_agent.language = definition_pb2.JAVA
+    told.subscription.group.CopyFrom(resource(GROUP))
+    entry = told.subscription.subscriptions.add(topic=resource(PARENT))
+    entry.expression.CopyFrom(
+        definition_pb2.FilterExpression(type=definition_pb2.TAG, expression="*")
+    )
+
+    async def requests() -> AsyncIterator[bytes]:
+        yield service_pb2.TelemetryCommand(settings=told).SerializeToString()
+
+    answers = client.edge.open_stream(f"{MESSAGING}Telemetry", requests(), client.metadata)
+    command = service_pb2.TelemetryCommand.FromString(await anext(answers))
+    assert command.status.code == definition_pb2.OK, command.status.message
+    return command.settings
+
+
+async def test_a_lite_simple_consumer_receives_postpones_and_acks(clients: list[Client]) -> None:
+    """It names its invisible time itself; its calls name the lite topic, and any broker serves."""
+    consumer, other = (named(client, "simple") for client in clients)
+    told = await _settings(consumer, definition_pb2.LITE_SIMPLE_CONSUMER)
+    assert told.client_type == definition_pb2.LITE_SIMPLE_CONSUMER
+    limits = told.subscription.lite_subscription_quota, told.subscription.max_lite_topic_size
+    assert limits == (QUOTA, 64)
+    await send(clients[0], [1, 2], "a")
+    await send(clients[0], [3], "b")
+    await subscribe(consumer, "a", client_id="simple")
+
+    _, (first,) = await other.receive(PARENT, GROUP, batch_size=1, invisible_s=60)
+    request = service_pb2.ChangeInvisibleDurationRequest(
+        group=resource(GROUP),
+        topic=resource(PARENT),
+        message_id=first.system_properties.message_id,
+        receipt_handle=first.system_properties.receipt_handle,
+        lite_topic="a",
+    )
+    answer = await consumer.edge.call(
+        f"{MESSAGING}ChangeInvisibleDuration",
+        request,
+        service_pb2.ChangeInvisibleDurationResponse,
+        consumer.metadata,
+    )
+    assert answer.status.code == definition_pb2.OK, answer.status.message
+    _, (again,) = await consumer.receive(PARENT, GROUP, invisible_s=60)
+    assert by_lite_topic([first, again]) == {"a": [1, 1]}
+    assert again.system_properties.delivery_attempt == 2
+
+    acked = service_pb2.AckMessageRequest(group=resource(GROUP), topic=resource(PARENT))
+    for handle in handles_of([first, again]):
+        acked.entries.add(receipt_handle=handle, lite_topic="a")
+    call = other.edge.begin("AckMessage", acked, other.metadata)
+    response = service_pb2.AckMessageResponse.FromString((await call.answer)[0])
+    codes = [entry.status.code for entry in response.entries]
+    assert codes == [definition_pb2.INVALID_RECEIPT_HANDLE, definition_pb2.OK]
+    assert by_lite_topic(await take(consumer, 1)) == {"a": [2]}
+    assert await consumer.receive_all(PARENT, GROUP) == []
+
+
+async def test_a_simple_consumer_without_lite_topics_gets_none_of_a_parent(
+    clients: list[Client],
+) -> None:
+    """It cannot say which it wants; its receives end without a message and take nothing away."""
+    plain, lite_consumer = named(clients[0], "plain"), named(clients[0], "lite")
+    told = await _settings(plain, definition_pb2.SIMPLE_CONSUMER)
+    assert told.client_type == definition_pb2.SIMPLE_CONSUMER
+    await send(clients[0], [1, 2], "a")
+    await subscribe(lite_consumer, "a", client_id="lite")
+    status, messages = await plain.receive(PARENT, GROUP)
+    assert (status.code, messages) == (definition_pb2.MESSAGE_NOT_FOUND, [])
+    assert by_lite_topic(await take(lite_consumer, 2)) == {"a": [1, 2]}
+    status, messages = await plain.receive(PARENT, GROUP)
+    assert (status.code, messages) == (definition_pb2.MESSAGE_NOT_FOUND, [])
+
+
 Option = definition_pb2.OffsetOption
 
 

@@ -178,3 +178,41 @@ async def test_what_a_burst_frees_after_a_look_goes_back() -> None:
     assert not await memory.check()
     assert process.trims == trims
     await memory.stop(0)
+
+
+async def test_a_process_that_fills_its_caches_is_seldom_walked() -> None:
+    """Growth that stays is no garbage: a walk in vain is followed by one at twice the memory."""
+    process, clock = Process(), ManualClock()
+    collector = Collector(process, clock)
+    collector.takes_s[2] = 0.5
+    memory = memory_of(process, collector, clock)
+    await memory.start()
+    for _ in range(150):
+        process.resident_bytes += 2 * MIB
+        await memory.check()
+        clock.advance(1)
+    # 100 MiB have become 400 MiB; before, everything was walked at each look.
+    looks, walks = (collector.generations.count(generation) for generation in (1, 2))
+    assert looks > 8
+    assert walks == 2
+    await memory.stop(0)
+
+
+async def test_what_was_alive_in_a_walk_is_walked_again_when_nothing_grows() -> None:
+    """The garbage of a burst that was walked in its middle is old, and nothing else shows it."""
+    process, clock = Process(), ManualClock()
+    collector = Collector(process, clock)
+    collector.takes_s[2] = 2.0
+    memory = memory_of(process, collector, clock)
+    await memory.start()
+    process.resident_bytes += 100 * MIB
+    assert await memory.check()
+    collector.gives_back_bytes[2] = 95 * MIB
+    for _ in range(1_000):
+        clock.advance(1)
+        await memory.check()
+        if process.resident_bytes < 200 * MIB:
+            collector.gives_back_bytes[2] = 0
+    assert process.resident_bytes == 105 * MIB
+    assert collector.generations.count(2) == 2
+    await memory.stop(0)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from unittest.mock import patch
 
 import pytest
 
 from strata_mq.commands.rare import TrimCommand, TrimmedQueue, encode_trim
-from strata_mq.leases.queue_leases import LeaseState
+from strata_mq.leases.queue_leases import LeaseState, QueueLeases
 from strata_storage.base.config import EngineOptions
 from strata_storage.base.errors import Refused
 from strata_storage.leading.pops.lease_calls import LeaseRef
@@ -43,6 +44,11 @@ async def move(node: ServingLeader) -> list[str]:
         await turns()
         node.commit()
     return await moving
+
+
+def _sets_alive() -> int:
+    """Return how many sets of leases are not freed."""
+    return sum(isinstance(each, QueueLeases) for each in gc.get_objects())
 
 
 async def parked(node: ServingLeader) -> asyncio.Task[bool]:
@@ -153,6 +159,26 @@ async def test_sets_of_a_queue_go_when_they_are_forgotten() -> None:
         assert sets.find(key) is not None
     assert [each.key[2] for each in sets.loaded()] == [3]
     assert [len(sets.of_queue(TOPIC_ID, queue)) for queue in (1, 2, 3)] == [0, 0, 1]
+
+
+async def test_sets_that_leave_memory_need_no_collector() -> None:
+    """They leave all the time; a collection of everything that lives stops the event loop."""
+    node = ServingLeader(EngineOptions(lease_sets_max=1))
+    sets = node.leading.sets
+    gc.collect()
+    others = _sets_alive()
+    gc.disable()
+    try:
+        for queue in range(1, 8):
+            key = (CONSUMER_GROUP_ID, TOPIC_ID, queue)
+            held = lease(LEASED, NOW_MS + 9_000, attempts=1)._replace(holder=7, auto_renewed=True)
+            node.lease_rows(2, [(0, held), (1, lease(WAITING, 0, attempts=1))], key)
+            assert sets.find(key) is not None
+        alive = _sets_alive() - others
+    finally:
+        gc.enable()
+    assert [each.key[2] for each in sets.loaded()] == [7]
+    assert alive == 1
 
 
 async def test_the_leases_of_a_holder_are_found_but_for_sets_that_cannot_be_read(

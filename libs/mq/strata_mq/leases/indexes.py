@@ -1,12 +1,16 @@
 """Indexes over the leases of one (consumer group, queue): by their end and by their holder.
 
-They hold offsets, never leases; `QueueLeases` owns the rows.
+They hold offsets, never leases; `QueueLeases` owns the rows. No index refers to its owner: sets of
+leases leave memory all the time, and a cycle would keep each of them until a collection of the
+oldest generation, which stops the event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
+
+from strata_mq.leases.types import Lease, LeaseState
 
 # A heap smaller than this is not worth rebuilding.
 _SLACK = 1024
@@ -16,23 +20,30 @@ class Deadlines:
     """A heap of deadlines in group time that forgets lazily.
 
     An entry names the leases of one pop, which end together. Leases that were acked or changed
-    stay in the heap until it is mostly made of them; whether one is still meant is asked of the
-    owner of the rows.
+    stay in the heap until it is mostly made of them; the rows say whether one is still meant.
     """
 
-    __slots__ = ("_ends_at", "_heap", "_offset_count", "_pushes")
+    __slots__ = ("_auto_renew_limit_ms", "_heap", "_offset_count", "_pushes", "_rows")
 
-    def __init__(self, ends_at: Callable[[int, int], bool]) -> None:
+    def __init__(self, rows: Mapping[int, Lease], auto_renew_limit_ms: int) -> None:
         """Start empty.
 
         Args:
-            ends_at: Whether the lease on an offset still ends at a deadline.
+            rows: The leases by their offsets, always as they are.
+            auto_renew_limit_ms: Longest life of an auto-renewed lease (rule 25).
         """
-        self._ends_at = ends_at
+        self._rows = rows
+        self._auto_renew_limit_ms = auto_renew_limit_ms
         # (deadline, push number to break ties, offsets).
         self._heap: list[tuple[int, int, Sequence[int]]] = []
         self._offset_count = 0
         self._pushes = 0
+
+    def of(self, lease: Lease) -> int:
+        """Return when a LEASED row ends."""
+        if lease.auto_renewed:
+            return lease.taken_at_ms + self._auto_renew_limit_ms
+        return lease.visible_at_ms
 
     def push(self, deadline_ms: int, offsets: Sequence[int], live_count: int) -> None:
         """Note that the leases on `offsets` end at a deadline; `live_count` leases exist in all."""
@@ -57,6 +68,13 @@ class Deadlines:
             return None
         deadline_ms, offsets = self._pop()
         return [offset for offset in offsets if self._ends_at(offset, deadline_ms)]
+
+    def _ends_at(self, offset: int, deadline_ms: int) -> bool:
+        """Whether the row is LEASED until then."""
+        lease = self._rows.get(offset)
+        if lease is None or lease.state is not LeaseState.LEASED:
+            return False
+        return self.of(lease) == deadline_ms
 
     def _pop(self) -> tuple[int, Sequence[int]]:
         deadline_ms, _, offsets = heappop(self._heap)

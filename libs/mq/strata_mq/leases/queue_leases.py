@@ -163,7 +163,7 @@ class QueueLeases(QueueLeaseRows):
         return [
             (offset, rows[offset])
             for offset in self._attempts.of(attempt)
-            if self._deadline_ms(rows[offset]) > now_ms
+            if self._deadlines.of(rows[offset]) > now_ms
         ]
 
     def _take_visible(self, batch: TakeBatch) -> None:
@@ -232,7 +232,7 @@ class QueueLeases(QueueLeaseRows):
         if batch.attempt:
             self._attempts.add(batch.attempt, offsets)
         # All leases of a batch end together: one entry for all.
-        deadline_ms = self._deadline_ms(batch.taken[0][1])
+        deadline_ms = self._deadlines.of(batch.taken[0][1])
         self._deadlines.push(deadline_ms, offsets, self.in_flight)
 
     def _may_look(self) -> bool:

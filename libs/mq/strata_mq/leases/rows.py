@@ -92,7 +92,7 @@ class QueueLeaseRows:
         # By rising offset: rows are added at the end and never come back.
         self._rows: dict[int, Lease] = {}
         self._offsets: deque[int] = deque()
-        self._deadlines = Deadlines(self._ends_at)
+        self._deadlines = Deadlines(self._rows, self._auto_renew_limit_ms)
         # By holder of an auto-renewed lease; by attempt of a FIFO or auto-renewing pop.
         self._held = OffsetsByOwner()
         self._attempts = OffsetsByOwner()
@@ -108,7 +108,7 @@ class QueueLeaseRows:
                 self._held.add(lease.holder, (offset,))
             if lease.attempt:
                 self._attempts.add(lease.attempt, (offset,))
-            self._deadlines.push(self._deadline_ms(lease), (offset,), self.in_flight)
+            self._deadlines.push(self._deadlines.of(lease), (offset,), self.in_flight)
             return
         self.waiting += 1
         if lease.state is _BLOCKED:
@@ -170,24 +170,12 @@ class QueueLeaseRows:
         if lease.attempt:
             self._attempts.discard(lease.attempt, offset)
 
-    def _deadline_ms(self, lease: Lease) -> int:
-        if lease.auto_renewed:
-            return lease.taken_at_ms + self._auto_renew_limit_ms
-        return lease.visible_at_ms
-
-    def _ends_at(self, offset: int, deadline_ms: int) -> bool:
-        """Whether the row is LEASED until then: `Deadlines` may name leases that are gone."""
-        lease = self._rows.get(offset)
-        if lease is None or lease.state is not _LEASED:
-            return False
-        return self._deadline_ms(lease) == deadline_ms
-
     def _is_held(self, lease: Lease, lease_number: int, generation: int, now_ms: int) -> bool:
         return (
             lease.state is _LEASED
             and lease.lease_number == lease_number
             and generation == self.generation
-            and self._deadline_ms(lease) > now_ms
+            and self._deadlines.of(lease) > now_ms
         )
 
     def _puts_change(self, puts: dict[int, Lease]) -> LeaseChange | None:

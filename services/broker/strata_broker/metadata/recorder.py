@@ -1,4 +1,8 @@
-"""Counts stored and delivered messages under RocketMQ's metric names; labels are cached."""
+"""Counts stored and delivered messages under RocketMQ's metric names; labels are cached.
+
+A metric has a limit of label sets, and messages of all further topics are counted together. So what
+is kept here is as much, and a message to one of a million topics makes no labels.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,6 @@ _REQUEST_CODES = {
     "ReceiveMessage": "pop_message",
     "AckMessage": "ack_message",
 }
-_MAX_KEPT_LABELS = 10_000
 
 
 class _Stored(NamedTuple):
@@ -47,7 +50,10 @@ class Recorder:
         self._bytes_out = metrics.counter("rocketmq_throughput_out_total")
         self._latency = metrics.histogram("rocketmq_rpc_latency")
         self._message_size = metrics.histogram("rocketmq_message_size").bound()
-        self._stored: dict[tuple[int, int], _Stored] = {}
+        # By the name of a topic, its namespace and the message type: as label sets are told apart.
+        self._stored: dict[tuple[str, str, int], _Stored] = {}
+        # Counters for all topics that came when the label sets were used up.
+        self._stored_of_others: _Stored | None = None
         self._latencies: dict[tuple[str, Code], BoundHistogram] = {}
 
     def sent(self, topic: TopicRow, message_type: int, message_count: int, size_bytes: int) -> None:
@@ -116,13 +122,9 @@ class Recorder:
     def _count_stored(
         self, topic: TopicRow, message_type: int, message_count: int, size_bytes: int
     ) -> None:
-        key = (topic.topic_id, message_type)
-        stored = self._stored.get(key)
+        stored = self._stored.get((topic.name, topic.namespace, message_type))
         if stored is None:
-            stored = self._stored_of(topic, message_type)
-            if len(self._stored) >= _MAX_KEPT_LABELS:
-                self._stored.clear()
-            self._stored[key] = stored
+            stored = self._stored_of_others or self._stored_of(topic, message_type)
         self.messages_in += message_count
         self.total_bytes_in += size_bytes
         stored.messages.add(message_count)
@@ -134,4 +136,9 @@ class Recorder:
             "topic": topic.name,
             "message_type": MessageType(message_type).name.lower(),
         }
-        return _Stored(self._messages_in.bound(labels), self._bytes_in.bound(labels))
+        stored = _Stored(self._messages_in.bound(labels), self._bytes_in.bound(labels))
+        if stored.messages.is_overflow:
+            self._stored_of_others = stored
+        else:
+            self._stored[topic.name, topic.namespace, message_type] = stored
+        return stored
