@@ -256,6 +256,7 @@ class BrokerApp:
             random=self._random,
             sender=self._sender,
             producers=producers,
+            states=self._puller.states,
             handover=self._edge.handover,
         )
         serve_messaging(
