@@ -251,6 +251,11 @@ def test_users(node: AdminNode, mqadmin: MqAdmin, name: str) -> None:
     shown = [name, "***", "Normal", "enable"]
     assert shown in rows(mqadmin.run("listUser", *place))
     assert shown in rows(mqadmin.run("getUser", *place, "-u", name))
+    node.strata("policy", "create", name, "--resource", "topic:orders*", "--actions", "pub,sub")
+    acl = [f"User:{name}", "Custom", "Topic:orders*", "[Pub,", "Sub]", "[]", "Allow"]
+    assert acl in rows(mqadmin.run("listAcl", *place))
+    assert acl in rows(mqadmin.run("getAcl", *place, "-s", f"User:{name}"))
+    assert acl not in rows(mqadmin.run("listAcl", *place, "-s", "nobody"))
     assert "delete user to" in mqadmin.run("deleteUser", *place, "-u", name)
     assert "CODE: 1 " in mqadmin.run("getUser", *place, "-u", name)
 
@@ -289,7 +294,7 @@ def test_modes_of_consumers(node: AdminNode, mqadmin: MqAdmin, name: str) -> Non
         ("getBrokerEpoch -b strata-r00", "there is no controller"),
         ("getColdDataFlowCtrInfo -b ADDRESS", "there is no cold data control"),
         ("updateStaticTopic -t static -qn 2 -c DefaultCluster", "there is no static topic"),
-        ("listAcl -b ADDRESS", "rights are policies of users here"),
+        ("deleteAcl -b ADDRESS -s User:u", "rights are policies of users here"),
         ("createUser -b ADDRESS -u u -p p", "users are made with strata user create"),
     ],
 )

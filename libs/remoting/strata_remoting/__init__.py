@@ -3,10 +3,11 @@
 Reading order: `codes` and `admin_codes` (numbers of requests and answers), `command` (a request or
 an answer), `headers` and `frames` (its bytes), `properties` and `batch_body` (messages on their way
 in), `stored_messages` (messages on their way out), `offset_ids` (ids that name an address),
-`recall_handles` (of delayed messages), `pop_infos` (of popped messages).
+`recall_handles` (of delayed messages), `pop_infos` and `batch_acks` (of popped messages).
 """
 
 from strata_remoting.admin_codes import AdminCode
+from strata_remoting.batch_acks import BatchAck, read_batch_ack
 from strata_remoting.batch_body import BatchedMessage, decode_batch, encode_batch
 from strata_remoting.codes import Language, RequestCode, ResponseCode
 from strata_remoting.command import (
@@ -46,6 +47,7 @@ __all__ = [
     "SECURITY_TOKEN",
     "SIGNATURE",
     "AdminCode",
+    "BatchAck",
     "BatchedMessage",
     "FrameLimits",
     "Language",
@@ -77,5 +79,6 @@ __all__ = [
     "offset_message_id",
     "physical_offset",
     "place_at",
+    "read_batch_ack",
     "start_offsets_text",
 ]

@@ -3,6 +3,8 @@
 RocketMQ's clients read eight words: first offset of the pop in the queue, time of the pop,
 invisible duration, revive queue, kind of topic, broker name, queue id and offset of the message.
 They ignore further words and return the whole text; the ninth word is the broker's own handle.
+A batch ack returns numbers of it instead: the first five words, the queue id, and a set of bits
+that are counted from the first word. So the first word is the message's own offset here.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from typing import NamedTuple
 
 _WORDS = 9
 _MOST_CHARACTERS = 4_096
-_NO_REVIVE_QUEUE = "0"
 _NORMAL_TOPIC = "0"
 
 
@@ -38,19 +39,22 @@ class PopInfo(NamedTuple):
         popped_ms: wall time of the pop.
         invisible_ms: how long nobody else gets the message.
         handle: the broker's own, without blanks.
+        mark: the broker's own number, in the place of a revive queue: all that a batch ack has of
+            the handle.
     """
 
     place: PoppedPlace
     popped_ms: int
     invisible_ms: int
     handle: str
+    mark: int = 0
 
 
 def encode_pop_info(info: PopInfo) -> str:
     """Return the text of an extra info."""
     broker_name, queue_id, offset = info.place
     words = (
-        *(offset, info.popped_ms, info.invisible_ms, _NO_REVIVE_QUEUE, _NORMAL_TOPIC),
+        *(offset, info.popped_ms, info.invisible_ms, info.mark, _NORMAL_TOPIC),
         *(broker_name, queue_id, offset, info.handle),
     )
     return " ".join(map(str, words))

@@ -237,6 +237,7 @@ class BrokerParts:
             random=self._random,
             sender=self._sender,
             producers=producers,
+            states=self._puller.states,
             handover=self._edge.handover,
         )
         serve_messaging(

@@ -284,6 +284,8 @@ async def test_a_broker_tells_of_itself(brokers: Sequence[ClusterBroker]) -> Non
     async with clients(brokers) as [client]:
         await client.send("orders", b"one", 0)
         table = (await ask(client, AdminCode.GET_BROKER_RUNTIME_INFO))["table"]
+        rates = ("getTotalTps", "getFoundTps", "getMissTps", "getTransferredTps")
+        assert [float(table[name]) for name in rates] == [0.0] * 4
         assert (table["brokerActive"], table["msgPutTotalTodayNow"]) == ("true", "1")
         assert table["brokerVersionDesc"].startswith("StrataMQ ")
         for code in (AdminCode.GET_BROKER_CONFIG, AdminCode.GET_NAMESRV_CONFIG):

@@ -145,3 +145,40 @@ def test_transaction_ids_are_signed_alike() -> None:
     cluster.wait_ms(DELAY_MS)
     handle = PendingHandle(1, 2, "01" + "0" * 32)
     assert cluster.other().read_pending(cluster.signer.pending(handle)) == handle
+
+
+def test_a_mark_stands_for_a_lease_and_for_no_other() -> None:
+    """Brokers know the marks of one another until their key is gone, and no small number is one."""
+    cluster = Cluster()
+    cluster.rotate(1)
+    cluster.wait_ms(DELAY_MS + UNSIGNED_MS)
+    mark, other = cluster.signer.lease_mark(HANDLE), cluster.other()
+    assert 1_000 <= mark < 1 << 31
+    assert other.is_lease_mark(HANDLE, mark)
+    # It says nothing of the lease's number, which batch acks do not have.
+    assert other.is_lease_mark(HANDLE._replace(lease_number=0, generation=0), mark)
+    for wrong in (
+        HANDLE._replace(offset=6),
+        HANDLE._replace(queue=5),
+        HANDLE._replace(topic_id=4),
+        HANDLE._replace(consumer_group_id=3),
+        HANDLE._replace(visible_at_ms=9),
+    ):
+        assert not other.is_lease_mark(wrong, mark)
+    assert not any(other.is_lease_mark(HANDLE, number) for number in (0, 1, 999, mark - 1))
+    for key_id in (2, 3):
+        cluster.rotate(key_id)
+        assert other.is_lease_mark(HANDLE, mark) == (key_id == 2)
+        cluster.wait_ms(DELAY_MS)
+
+
+def test_a_checksum_is_a_mark_while_handles_need_no_signature() -> None:
+    """Anybody could compute it: it is refused once handles must be signed."""
+    cluster = Cluster()
+    unsigned = cluster.signer.lease_mark(HANDLE)
+    assert cluster.signer.is_lease_mark(HANDLE, unsigned)
+    cluster.rotate(1)
+    cluster.wait_ms(DELAY_MS)
+    assert cluster.signer.is_lease_mark(HANDLE, unsigned)
+    cluster.wait_ms(UNSIGNED_MS)
+    assert not cluster.signer.is_lease_mark(HANDLE, unsigned)

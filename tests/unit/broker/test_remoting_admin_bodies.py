@@ -9,6 +9,7 @@ import pytest
 from strata.meta.v1 import meta_pb2
 from strata_broker.remoting.admin.bodies import object_keyed, with_object_keys
 from strata_broker.remoting.admin.group_configs import shown_group, wanted_group
+from strata_broker.remoting.admin.policies import shown_acl, shown_resource
 from strata_broker.remoting.admin.queue_entries import java_hash
 from strata_broker.remoting.admin.topic_configs import shown_topic, wanted_topic
 from strata_broker.remoting.answers import RemotingRefusal
@@ -140,3 +141,30 @@ def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
     """Before it is parsed if it is too large."""
     with pytest.raises(RemotingError):
         read_object(body, MOST)
+
+
+def test_policies_of_a_user_are_an_acl() -> None:
+    """With RocketMQ's words; a user without policies has an ACL without entries."""
+    policy = meta_pb2.Policy(
+        user="alice",
+        resource="topic:orders*",
+        actions=["pub", "sub"],
+        decision=meta_pb2.POLICY_DECISION_DENY,
+        sources=["10.0.0.0/8"],
+    )
+    entry = {
+        "actions": ["Pub", "Sub"],
+        "decision": "Deny",
+        "resource": "Topic:orders*",
+        "sourceIps": ["10.0.0.0/8"],
+    }
+    assert shown_acl("User:alice", [policy]) == {
+        "policies": [{"entries": [entry], "policyType": "Custom"}],
+        "subject": "User:alice",
+    }
+    assert shown_acl("User:bob", []) == {"policies": [], "subject": "User:bob"}
+    assert [shown_resource(one) for one in ("*", "cluster:nodes", "group:n/g")] == [
+        "*",
+        "Cluster:nodes",
+        "Group:n/g",
+    ]

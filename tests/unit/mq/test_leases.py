@@ -65,6 +65,30 @@ def test_acks_of_one_call_are_one_change() -> None:
     assert leases.ack_all(good, NOW_MS + 1) == ([True] * 3, None)
 
 
+def test_a_lease_is_found_by_its_end_too() -> None:
+    """Lease number 0 names the lease that ends at a time, and no later lease of the message."""
+    leases = QueueLeases(head=0, generation=3)
+    leases.take(request(), NOW_MS, 3, columns(3))
+    by_end = [(offset, 0, 0, LATER_MS) for offset in range(2)]
+    early = (2, 0, 0, LATER_MS - 1)
+    assert leases.ack_all([*by_end, early], NOW_MS + 1)[0] == [True, True, False]
+    # A repeat is OK until that time, as with any handle.
+    assert leases.ack_all(by_end, LATER_MS - 1) == ([True, True], None)
+    assert leases.ack_all(by_end, LATER_MS) == ([False, False], None)
+    again = leases.take(request(), LATER_MS + 5, 3, columns(3)).leases
+    assert offsets(again) == [2]
+    assert leases.ack_all([(2, 0, 0, LATER_MS)], LATER_MS + 6) == ([False], None)
+    ends_ms = again[0][1].visible_at_ms
+    assert leases.ack_all([(2, 0, 0, ends_ms)], LATER_MS + 6)[0] == [True]
+
+
+def test_a_lease_without_an_end_is_not_found_by_it() -> None:
+    """An auto-renewed lease ends with its holder, and a blocked message has no lease at all."""
+    leases = QueueLeases(head=0)
+    leases.take(request(1, auto_renew=True), NOW_MS, 1, columns(1))
+    assert leases.ack_all([(0, 0, 0, LATER_MS), (0, 0, 0, 0)], NOW_MS) == ([False, False], None)
+
+
 def test_messages_that_the_filter_does_not_want_take_no_row() -> None:
     """Filtered-out offsets are consumed at once; they count for the head, not for the pop."""
     leases = QueueLeases(head=0)

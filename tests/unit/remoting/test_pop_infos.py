@@ -7,9 +7,11 @@ import pytest
 from strata_remoting import (
     PopInfo,
     PoppedPlace,
+    RemotingError,
     encode_pop_info,
     handle_of_pop,
     message_offsets_text,
+    read_batch_ack,
     start_offsets_text,
 )
 
@@ -21,6 +23,11 @@ def test_the_words_are_where_clients_look_for_them() -> None:
     text = encode_pop_info(INFO)
     assert text == "41 1700000000000 60000 0 0 strata-r07 3 41 AbC-_9"
     assert handle_of_pop(text) == "AbC-_9"
+
+
+def test_a_mark_is_in_the_place_of_a_revive_queue() -> None:
+    """Clients return that number in a batch ack."""
+    assert encode_pop_info(INFO._replace(mark=77)).split(" ")[3] == "77"
 
 
 @pytest.mark.parametrize("text", ["", " ", "a b", "1 2 3 4 5 6 7 8", "1 2 3 4 5 6 7 8 9 10"])
@@ -38,3 +45,51 @@ def test_offsets_are_listed_by_queue() -> None:
     """The kind of topic, the queue id, and the offsets."""
     assert start_offsets_text({0: 5, 3: 9}) == "0 0 5;0 3 9"
     assert message_offsets_text({0: [5, 7], 3: [9]}) == "0 0 5,7;0 3 9"
+
+
+SHORT = {
+    "b": "CQ==", "c": "g", "it": 60_000, "pt": 1_700_000_000_000, "q": 3, "r": "0", "rq": 77,
+    "so": 41, "t": "orders",
+}  # fmt: skip
+LONG = {
+    "bitSet": [9], "consumerGroup": "g", "invisibleTime": 60_000, "popTime": 1_700_000_000_000,
+    "queueId": 3, "retry": "0", "reviveQueueId": 77, "startOffset": 41, "topic": "orders",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("data", [SHORT, LONG], ids=["short", "long"])
+def test_a_batch_ack_has_short_names_or_long_ones(data: dict[str, object]) -> None:
+    """Bits count from the first offset; Java writes their bytes as base64."""
+    ack = read_batch_ack(data)
+    assert (ack.group, ack.topic, ack.queue_id, ack.mark) == ("g", "orders", 3, 77)
+    assert (ack.popped_ms, ack.invisible_ms) == (1_700_000_000_000, 60_000)
+    assert not ack.is_retry
+    assert (ack.message_count, list(ack.offsets())) == (2, [41, 44])
+
+
+def test_the_bytes_of_bits_may_have_a_sign() -> None:
+    """As bytes of Java have."""
+    ack = read_batch_ack(SHORT | {"b": [0, -128]})
+    assert list(ack.offsets()) == [41 + 15]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"b": "no base64"},
+        {"b": None},
+        {"b": [1_000]},
+        {"b": ["x"]},
+        {"b": "A" * 400_000},
+        {"c": ""},
+        {"t": 5},
+        {"q": -1},
+        {"q": True},
+        {"so": 1 << 63},
+        {"pt": "1"},
+    ],
+)
+def test_a_batch_ack_that_cannot_be_read_is_refused(wrong: dict[str, object]) -> None:
+    """With the name of the field."""
+    with pytest.raises(RemotingError, match=f"^{next(iter(wrong))} "):
+        read_batch_ack(SHORT | wrong)

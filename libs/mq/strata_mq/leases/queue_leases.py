@@ -82,8 +82,7 @@ class QueueLeases(QueueLeaseRows):
             max_changes: Rows after which one `expire` or `release_holder` stops (expire: at the
                 end of a batch).
             lost: Mark of each broker that is lost, and the group time since which what it took may
-                be undelivered: such a lease that runs out was no attempt. The caller
-                keeps it up to date.
+                be undelivered: such a lease that ends was no attempt. The caller updates it.
         """
         super().__init__(head, generation, rows, auto_renew_limit_ms=auto_renew_limit_ms)
         self._lost = {} if lost is None else lost
@@ -258,7 +257,7 @@ class QueueLeases(QueueLeaseRows):
         auto-renewed handle, always OK below head); a row with another lease number, or whose lease
         ran out (visible_at <= now), is invalid, except that the first handle of an auto-renewed
         lease stays valid while it is held. `repeated`: an earlier try may have done it, and a
-        missing row is OK whatever the time.
+        missing row is OK whatever the time. Lease number 0: see `_is_acked`.
         """
         handle = (offset, lease_number, generation, visible_at_ms)
         (valid,), change = self.ack_all((handle,), now_ms, repeated=repeated)
@@ -274,8 +273,9 @@ class QueueLeases(QueueLeaseRows):
             lease = rows.get(offset)
             if lease is None:
                 in_time = repeated or visible_at_ms == 0 or visible_at_ms > now_ms
-                valid.append(offset < self.head and generation == current and in_time)
-            elif self._is_held(lease, lease_number, generation, now_ms):
+                is_known = offset < self.head and (generation == current or not lease_number)
+                valid.append(is_known and in_time)
+            elif self._is_acked(lease, lease_number, generation, visible_at_ms, now_ms):
                 del rows[offset]
                 if lease.auto_renewed or lease.attempt:
                     self._let_go(offset, lease)

@@ -178,6 +178,17 @@ class QueueLeaseRows:
             and self._deadlines.of(lease) > now_ms
         )
 
+    def _is_acked(
+        self, lease: Lease, lease_number: int, generation: int, visible_at_ms: int, now_ms: int
+    ) -> bool:
+        """Whether an ack means this lease; 0: of any number, if it ends exactly at its time.
+
+        A client of the remoting protocol that acks in batches returns times only.
+        """
+        if lease_number:
+            return self._is_held(lease, lease_number, generation, now_ms)
+        return lease.ends_at(visible_at_ms, now_ms)
+
     def _puts_change(self, puts: dict[int, Lease]) -> LeaseChange | None:
         if not puts:
             return None

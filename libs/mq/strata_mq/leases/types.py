@@ -49,6 +49,11 @@ class Lease(NamedTuple):
         """Whether the message may not be delivered again."""
         return 0 < self.max_attempts <= self.attempts
 
+    def ends_at(self, visible_at_ms: int, now_ms: int) -> bool:
+        """Whether it is held until this time, and not for as long as its holder lives."""
+        is_held = self.state is LeaseState.LEASED and not self.auto_renewed
+        return is_held and now_ms < visible_at_ms == self.visible_at_ms
+
     def unheld(self, state: LeaseState, lease_number: int, visible_at_ms: int) -> Lease:
         """Return the lease with no holder: it is not auto-renewed and belongs to no attempt."""
         return Lease(

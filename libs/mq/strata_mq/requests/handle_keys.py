@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hmac
 import struct
+import zlib
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from hashlib import blake2s
@@ -21,6 +22,8 @@ TAG_BYTES = 8
 SEAL_BYTES = _KEY_ID.size + TAG_BYTES
 """Bytes that a signed handle has behind its fields."""
 _KEY_ID_MASK = 0xFFFF
+# Clients of the remoting protocol know the meaning of small numbers in the place of a mark.
+_LEAST_MARK, _MOST_MARK = 1_000, (1 << 31) - 1
 
 
 class HandleKind(Enum):
@@ -28,6 +31,7 @@ class HandleKind(Enum):
 
     RECEIPT = b"receipt"
     PENDING = b"pending"
+    MARK = b"mark"
 
 
 class HandleKeys:
@@ -121,6 +125,32 @@ class HandleKeys:
             if not hmac.compare_digest(tagged.digest(), tag):
                 return False
         return True
+
+    def mark(self, fields: bytes) -> int:
+        """Return a number that says, in 31 bits, that a broker of the cluster gave some fields.
+
+        For clients that keep numbers and no handle. It is never 0 or another small number, and a
+        mere checksum where no key signs.
+        """
+        if not self.signing_key_id:
+            return _mark_of(zlib.crc32(fields))
+        return self._mark(self.signing_key_id & _KEY_ID_MASK, fields)
+
+    def is_mark(self, fields: bytes, mark: int) -> bool:
+        """Whether a valid key made this number of these fields, or none had to."""
+        if self.accept_unsigned and mark == _mark_of(zlib.crc32(fields)):
+            return True
+        key_ids = [key_id for kind, key_id in self._hashes if kind is HandleKind.MARK]
+        return any(mark == self._mark(key_id, fields) for key_id in key_ids)
+
+    def _mark(self, key_id: int, fields: bytes) -> int:
+        tagged = self._hashes[HandleKind.MARK, key_id].copy()
+        tagged.update(fields)
+        return _mark_of(int.from_bytes(tagged.digest()))
+
+
+def _mark_of(hashed: int) -> int:
+    return _LEAST_MARK + hashed % (_MOST_MARK - _LEAST_MARK + 1)
 
 
 UNSIGNED = HandleKeys({})

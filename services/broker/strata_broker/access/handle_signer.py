@@ -6,6 +6,7 @@ while every broker is of a version that reads signed handles.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 from strata.meta.v1 import meta_pb2
@@ -24,6 +25,8 @@ from strata_mq.requests import (
 )
 from strata_runtime.clock import Clock
 
+# Consumer group, topic, queue, offset, visible at.
+_LEASE_FIELDS = struct.Struct(">IIIQQ")
 _FIRST_KEY_ID = 1
 _NEVER_MS = 1 << 63
 
@@ -69,6 +72,14 @@ class HandleSigner:
             BadHandleError: it is none of this cluster.
         """
         return decode_pending_handle(text, self.keys())
+
+    def lease_mark(self, handle: ReceiptHandle) -> int:
+        """Return the number that stands for a lease beside its place and its end."""
+        return self.keys().mark(_lease_fields(handle))
+
+    def is_lease_mark(self, handle: ReceiptHandle, mark: int) -> bool:
+        """Whether a broker gave this number for a lease with this place and this end."""
+        return self.keys().is_mark(_lease_fields(handle), mark)
 
     def keys(self) -> HandleKeys:
         """Return the keys that are good now; whoever makes many handles asks once."""
@@ -120,3 +131,8 @@ class HandleSigner:
             node.row_format >= ROW_FORMAT or node.state == meta_pb2.NODE_STATE_DOWN
             for node in self._view.nodes(meta_pb2.NODE_KIND_BROKER)
         )
+
+
+def _lease_fields(handle: ReceiptHandle) -> bytes:
+    place = handle.consumer_group_id, handle.topic_id, handle.queue, handle.offset
+    return _LEASE_FIELDS.pack(*place, handle.visible_at_ms)

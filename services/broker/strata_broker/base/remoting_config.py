@@ -152,7 +152,18 @@ class RemotingSection(Section):
     max_locks: int = Field(
         default=100_000, ge=1, description="Most locks of queues; further ones are not given."
     )
-
+    max_notifications: int = Field(
+        default=1_000,
+        ge=1,
+        description="Most requests that wait to be told of a message that can be popped; a further "
+        "one is answered at once and says that there is no room.",
+    )
+    notification_check_ms: int = Field(
+        default=500,
+        ge=10,
+        description="Time between two looks of such a request; each look asks every raft group of "
+        "the topic.",
+    )
     reply_timeout_ms: int = Field(
         default=3_000,
         ge=1,

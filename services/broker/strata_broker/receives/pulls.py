@@ -32,6 +32,7 @@ from strata_broker.metadata.metadata import TopicRow
 from strata_broker.metadata.requests import Caller, milliseconds, time_for, use_of
 from strata_broker.metadata.stored_messages import shown_message
 from strata_broker.receives.answer_room import AnswerRoom, AnswerShare
+from strata_broker.receives.consumer_states import ConsumerStates
 from strata_broker.receives.receive import topic_ref
 from strata_broker.storage_client import epochs
 from strata_broker.storage_client.attempts import Attempts
@@ -107,7 +108,11 @@ class Pull(NamedTuple):
 
 
 class Puller:
-    """Serves the four calls."""
+    """Serves the four calls.
+
+    Attributes:
+        states: of consumer groups.
+    """
 
     def __init__(
         self,
@@ -127,6 +132,7 @@ class Puller:
         self._storage = storage
         self._reads = reads
         self._holders = holders
+        self.states = ConsumerStates(holders)
         self._filters = filters
         self._sessions = sessions
         self._config = config
@@ -344,19 +350,7 @@ class Puller:
         queue = self._queue(topic, request.message_queue)
         group = self._view.consumer_group(*caller.name_of(request.group))
         if group is not None:
-            answers = await self._holders.of_queue(
-                topic,
-                queue,
-                "GetConsumerState",
-                storage_pb2.GetConsumerStateResponse,
-                lambda raft_group: storage_pb2.GetConsumerStateRequest(
-                    raft_group=raft_group,
-                    consumer_group_id=group.consumer_group_id,
-                    topic=topic_ref(topic),
-                    queues=(queue,),
-                ),
-            )
-            states = epochs.join_states(state for _, answer in answers for state in answer.queues)
+            states = await self.states.of_queue(group, topic, queue)
             if states and states[0].started:
                 return states[0].cursor
         raise RequestError(Code.OFFSET_NOT_FOUND)

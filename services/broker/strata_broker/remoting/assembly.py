@@ -16,11 +16,13 @@ from strata_broker.clients.replies import Replies
 from strata_broker.clients.sessions import Sessions
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.metadata.requests import host_of
+from strata_broker.receives.consumer_states import ConsumerStates
 from strata_broker.remoting.addresses import RemotingAddresses
 from strata_broker.remoting.admin.assembly import AdminParts, with_admin
 from strata_broker.remoting.admin.operator_face import OperatorFace
 from strata_broker.remoting.admin.places import AdminPlaces
 from strata_broker.remoting.assignments import RemotingAssignments
+from strata_broker.remoting.batch_acks import RemotingBatchAcks
 from strata_broker.remoting.consumers import RemotingConsumers
 from strata_broker.remoting.dispatcher import RemotingDispatcher
 from strata_broker.remoting.exchange import RemotingPeer
@@ -33,6 +35,7 @@ from strata_broker.remoting.listener import RemotingListener
 from strata_broker.remoting.members import RemotingMembers
 from strata_broker.remoting.offsets import RemotingOffsets
 from strata_broker.remoting.place_reads import PlaceReads
+from strata_broker.remoting.pop_looks import RemotingPopLooks
 from strata_broker.remoting.pops import RemotingPops
 from strata_broker.remoting.position_updates import PositionUpdates
 from strata_broker.remoting.producer_groups import ProducerGroups
@@ -57,6 +60,21 @@ _EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - names no machine
 
 
 @dataclass(frozen=True, slots=True)
+class SendParts:
+    """Parts of a broker that sends work with.
+
+    Attributes:
+        sender: stages messages of the broker's own.
+        producers: that can be asked for the decision on a transaction.
+        random: numbers in [0, 1).
+    """
+
+    sender: Sender
+    producers: Producers
+    random: Random
+
+
+@dataclass(frozen=True, slots=True)
 class RemotingParts:
     """Parts of a broker that the remoting protocol works with.
 
@@ -66,9 +84,8 @@ class RemotingParts:
         provisioner: finds and makes topics.
         sessions: of clients.
         runtime: configuration, clock and counters.
-        random: numbers in [0, 1).
-        sender: stages messages of the broker's own.
-        producers: that can be asked for the decision on a transaction.
+        sending: parts of sends.
+        states: of consumer groups.
     """
 
     host: str
@@ -76,9 +93,8 @@ class RemotingParts:
     provisioner: Provisioner
     sessions: Sessions
     runtime: CallRuntime
-    random: Random
-    sender: Sender
-    producers: Producers
+    sending: SendParts
+    states: ConsumerStates
 
 
 def new_remoting(
@@ -91,6 +107,7 @@ def new_remoting(
     random: Random,
     sender: Sender,
     producers: Producers,
+    states: ConsumerStates,
     handover: Handover | None,
 ) -> RemotingPort | None:
     """Return the remoting protocol with its ports; None: the configuration wants none.
@@ -104,6 +121,7 @@ def new_remoting(
         random: numbers in [0, 1).
         sender: stages messages of the broker's own.
         producers: that can be asked for the decision on a transaction.
+        states: of consumer groups.
         handover: gives its connections on the port for gRPC clients away; None: it cannot.
     """
     handover = _wanted(handover, runtime.config)
@@ -111,11 +129,30 @@ def new_remoting(
         return None
     face = MessagingFace(hot)
     remoting = RemotingPort(
-        RemotingParts(host, face, provisioner, sessions, runtime, random, sender, producers)
+        RemotingParts(
+            host,
+            face,
+            provisioner,
+            sessions,
+            runtime,
+            SendParts(sender, producers, random),
+            states,
+        )
     )
     if handover is not None:
         handover.to(remoting.take)
     return remoting
+
+
+def _batch_acks(face: MessagingFace, view: MetadataView, runtime: CallRuntime) -> RemotingBatchAcks:
+    config = runtime.config
+    return RemotingBatchAcks(
+        face,
+        view,
+        runtime.handles,
+        max_entries=config.ack.max_entries,
+        max_json_bytes=config.remoting.max_json_bytes,
+    )
 
 
 def _incoming(runtime: CallRuntime) -> IncomingMessages:
@@ -165,6 +202,14 @@ class RemotingPort:
         view = parts.provisioner.view
         self._addresses = RemotingAddresses(view)
         self._requesters = Requesters(parts.runtime.config.remoting.reply_timeout_ms)
+        self._looks = RemotingPopLooks(
+            parts.face,
+            view,
+            parts.states,
+            config=parts.runtime.config,
+            metrics=parts.runtime.metrics,
+            store=lambda: self._store,
+        )
         self._listener = self._new_listener(parts, view)
 
     def _new_listener(self, parts: RemotingParts, view: MetadataView) -> RemotingListener:
@@ -194,11 +239,11 @@ class RemotingPort:
             max_json_bytes=section.max_json_bytes,
         )
         reads = PlaceReads(face, view)
-        letters = LetterSends(parts.sender, view, config.send.timeout_ms / 1000)
+        letters = LetterSends(parts.sending.sender, view, config.send.timeout_ms / 1000)
         given_up = GivenUpMessages(letters, reads, view, metrics=metrics)
         last_tries = LastTries(given_up, locks, view, limits=config.limits())
         sends = self._sends(parts, routes, last_tries, producer_groups)
-        pops = RemotingPops(face, view, clock, store=lambda: self._store)
+        pops = RemotingPops(face, view, clock, handles=runtime.handles, store=lambda: self._store)
         assignments = RemotingAssignments(view, members, max_json_bytes=section.max_json_bytes)
         self._replies = RemotingReplies(
             routes.reply_topic,
@@ -213,6 +258,8 @@ class RemotingPort:
             **consumers.handlers(),
             **RemotingPulls(face, view, members, store=lambda: self._store).handlers(),
             **pops.handlers(),
+            **self._looks.handlers(),
+            **_batch_acks(face, view, runtime).handlers(),
             **assignments.handlers(),
             **RemotingOffsets(face, view, updates).handlers(),
             **RemotingRecalls(face).handlers(),
@@ -247,13 +294,13 @@ class RemotingPort:
             store=lambda: self._store,
             last_tries=last_tries,
             producer_groups=producer_groups,
-            random=parts.random,
+            random=parts.sending.random,
         )
 
     def _producer_groups(self, parts: RemotingParts, view: MetadataView) -> ProducerGroups:
         section = parts.runtime.config.remoting
         return ProducerGroups(
-            parts.producers,
+            parts.sending.producers,
             view,
             store=lambda: self._store,
             max_groups=section.max_transaction_groups,
@@ -324,4 +371,5 @@ class RemotingPort:
 
     async def stop(self, grace_s: float) -> None:
         """Listen no longer, answer what is under way for so long, and end all connections."""
+        self._looks.end_all()
         await self._listener.stop(grace_s)

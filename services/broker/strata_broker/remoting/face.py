@@ -124,13 +124,32 @@ class MessagingFace:
         Raises:
             RequestError: the handle is invalid, or storage refused.
         """
+        _require_ok((await self._acked(request, caller)).status)
+
+    async def ack_each(
+        self, request: service_pb2.AckMessageRequest, caller: FaceCaller
+    ) -> list[int]:
+        """Ack messages; return a code for each of them.
+
+        Raises:
+            RequestError: the request as a whole was refused.
+        """
+        response = await self._acked(request, caller)
+        codes = [int(entry.status.code) for entry in response.entries]
+        if not codes or len(set(codes)) == 1:
+            _require_ok(response.status)
+        return codes
+
+    async def _acked(
+        self, request: service_pb2.AckMessageRequest, caller: FaceCaller
+    ) -> service_pb2.AckMessageResponse:
         call = FaceAck(request.SerializeToString(), caller)
         self._hot.handle((call,))
         try:
             (data,) = await call.answer
         except CallError as failure:
             raise unexpected() from failure
-        _require_ok(service_pb2.AckMessageResponse.FromString(data).status)
+        return service_pb2.AckMessageResponse.FromString(data)
 
     async def pop(self, call: FacePop, deliver: Callable[[PoppedAnswer], Awaitable[None]]) -> None:
         """Lease messages for a client; the leases end if it does not get the answer.

@@ -13,6 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata_broker.access.handle_signer import HandleSigner
 from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.metadata.places import ANY_QUEUE
 from strata_broker.remoting.addresses import broker_name_of
@@ -41,7 +42,7 @@ from strata_runtime.clock import Clock
 
 _MOST_MESSAGES = 1 << 20
 _MOST_MS = 1 << 53
-_NO_REVIVE_QUEUE = 0
+_NO_MARK = 0
 
 
 class _Popped(NamedTuple):
@@ -58,13 +59,21 @@ class RemotingPops:
         face: the broker's handlers.
         view: knows topics, queues and consumer groups.
         clock: wall time.
+        handles: reads the broker's own handles, and makes marks.
         store: returns the address that messages name as their store: of this broker.
     """
 
     def __init__(
-        self, face: MessagingFace, view: MetadataView, clock: Clock, *, store: Callable[[], Store]
+        self,
+        face: MessagingFace,
+        view: MetadataView,
+        clock: Clock,
+        *,
+        handles: HandleSigner,
+        store: Callable[[], Store],
     ) -> None:
         self._face = face
+        self._handles = handles
         self._view = view
         self._clock = clock
         self._store = store
@@ -162,14 +171,28 @@ class RemotingPops:
         place = PoppedPlace(
             broker_name_of(topic), request.number("queueId"), request.number("offset")
         )
-        now_ms = self._clock.wall_ms()
+        (info,) = self._infos((place,), (changed.receipt_handle,), invisible_ms)
         return succeeded(
             request,
-            popTime=now_ms,
+            popTime=info.popped_ms,
             invisibleTime=invisible_ms,
-            reviveQid=_NO_REVIVE_QUEUE,
-            extraInfo=encode_pop_info(PopInfo(place, now_ms, invisible_ms, changed.receipt_handle)),
+            reviveQid=info.mark,
+            extraInfo=encode_pop_info(info),
         )
+
+    def _infos(
+        self, places: Sequence[PoppedPlace], handles: Sequence[str], invisible_ms: int
+    ) -> list[PopInfo]:
+        """Return extra infos: the time in each is that at which storage began its lease."""
+        found, now_ms = [], self._clock.wall_ms()
+        read = self._handles.read_receipts(handles)
+        for place, text, handle in zip(places, handles, read, strict=True):
+            mark, popped_ms = _NO_MARK, now_ms
+            if handle is not None and invisible_ms:
+                popped_ms = handle.visible_at_ms - invisible_ms
+                mark = self._handles.lease_mark(handle)
+            found.append(PopInfo(place, popped_ms, invisible_ms, text, mark))
+        return found
 
     def _check_order(self, group: str, *, is_ordered: bool) -> None:
         row = self._view.consumer_group("", group)
@@ -224,7 +247,7 @@ class RemotingPops:
         fields = {
             "popTime": str(now_ms),
             "invisibleTime": str(popped.invisible_ms),
-            "reviveQid": str(_NO_REVIVE_QUEUE),
+            "reviveQid": str(_NO_MARK),
             "restNum": "0",
         }
         if not answer.messages:
@@ -232,14 +255,17 @@ class RemotingPops:
                 ResponseCode.POLLING_TIMEOUT, "no new message", fields=fields, version=VERSION
             )
         places = self._places_of(topic, answer.messages)
+        handles = [message.system_properties.receipt_handle for message in answer.messages]
+        infos = self._infos(places, handles, popped.invisible_ms)
         offsets = defaultdict[int, list[int]](list)
         body, store = [], self._store()
-        for message, place in zip(answer.messages, places, strict=True):
-            handle = message.system_properties.receipt_handle
-            info = encode_pop_info(PopInfo(place, now_ms, popped.invisible_ms, handle))
-            offsets[place.queue_id].append(place.offset)
-            shown = ShownQueue(topic, message.system_properties.queue_id, place.queue_id)
-            body.append(encode_message(popped_message(message, shown, store, info)))
+        for message, info in zip(answer.messages, infos, strict=True):
+            queue_id = info.place.queue_id
+            offsets[queue_id].append(info.place.offset)
+            shown = ShownQueue(topic, message.system_properties.queue_id, queue_id)
+            body.append(
+                encode_message(popped_message(message, shown, store, encode_pop_info(info)))
+            )
         in_order = {queue: sorted(own) for queue, own in offsets.items()}
         fields["startOffsetInfo"] = start_offsets_text(
             {queue: own[0] for queue, own in in_order.items()}

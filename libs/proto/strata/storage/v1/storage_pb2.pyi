@@ -1035,6 +1035,7 @@ class LeaseRef(_message.Message):
     queue: _builtins.int
     offset: _builtins.int
     lease_number: _builtins.int
+    """0, in an ack: the lease that ends exactly at `visible_at_ms`, of any generation."""
     generation: _builtins.int
     visible_at_ms: _builtins.int
     def __init__(

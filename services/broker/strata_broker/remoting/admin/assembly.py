@@ -15,6 +15,7 @@ from strata_broker.remoting.admin.listing import ResourceListing
 from strata_broker.remoting.admin.messages import AdminMessages, StoredMessages
 from strata_broker.remoting.admin.operator_face import OperatorFace
 from strata_broker.remoting.admin.places import AdminPlaces
+from strata_broker.remoting.admin.policies import AdminPolicies
 from strata_broker.remoting.admin.progress import AdminProgress
 from strata_broker.remoting.admin.queue_entries import AdminQueueEntries
 from strata_broker.remoting.admin.refusals import AdminRefusals
@@ -90,4 +91,5 @@ def with_admin(clients: Mapping[int, Handler], parts: AdminParts) -> dict[int, H
         **AdminQueueEntries(face, places, messages).handlers(),
         **AdminBrokerInfo(face, places, runtime.recorder, clock=runtime.clock).handlers(),
         **AdminUsers(face).handlers(),
+        **AdminPolicies(face).handlers(),
     }

@@ -70,6 +70,10 @@ class AdminBrokerInfo:
             "brokerVersionDesc": f"StrataMQ {stats.version}",
             "connections": str(stats.connections),
             "consumers": str(stats.consumers),
+            # RocketMQ's dashboard draws the total, and reads no broker without it.
+            "getTotalTps": out_tps,
+            "getFoundTps": out_tps,
+            "getMissTps": "0.00",
             "getTransferredTps": out_tps,
             "msgGetTotalTodayMorning": "0",
             "msgGetTotalTodayNow": str(recorder.messages_out),
