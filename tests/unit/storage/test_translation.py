@@ -37,17 +37,25 @@ def test_leased_messages_have_their_bytes_or_their_lengths() -> None:
         Delivered(1, 10, 3, 8_000, lease, b"bytes"),
         Delivered(2, 11, 3, 8_001, lease, b""),
     ]
-    common = {"attempt_count": 2, "lease_number": 4, "generation": 3, "visible_at_ms": 9_000}
     whole, places = pb.PopResponse(), pb.PopResponse()
     add_leased(whole, delivered, places_only=False)
     add_leased(places, delivered, places_only=True)
-    first = {"queue": 1, "offset": 10, "store_time_ms": 8_000} | common
-    second = {"queue": 2, "offset": 11, "store_time_ms": 8_001} | common
-    assert list(whole.messages) == [
-        pb.LeasedMessage(**first, message=b"bytes"),
-        pb.LeasedMessage(**second),
-    ]
-    assert list(places.messages) == [
-        pb.LeasedMessage(**first, message_length=5),
-        pb.LeasedMessage(**second, message_length=5),
-    ]
+    first, second = leased(1, 10, 8_000), leased(2, 11, 8_001)
+    first.message = b"bytes"
+    assert list(whole.messages) == [first, second]
+    first.ClearField("message")
+    first.message_length = second.message_length = 5
+    assert list(places.messages) == [first, second]
+
+
+def leased(queue: int, offset: int, store_time_ms: int) -> pb.LeasedMessage:
+    """Return a message of the lease above, without bytes."""
+    return pb.LeasedMessage(
+        queue=queue,
+        offset=offset,
+        store_time_ms=store_time_ms,
+        attempt_count=2,
+        lease_number=4,
+        generation=3,
+        visible_at_ms=9_000,
+    )
