@@ -3,14 +3,14 @@
 //! One MD5 waits for itself in every step, so a processor is idle most of the time. Lanes side by
 //! side do not wait for each other: each word below is one of eight bodies', and the compiler makes
 //! vector instructions of the loops over them, wider ones where the processor has them (1 KB, eight
-//! lanes: 1.3 us a body, 0.4 with AVX2; 1.8 alone). What has too few bodies of about the same size
-//! for that goes through the crate, which is also what the tests compare with.
+//! lanes: 1.3 us a body, 0.4 with AVX2; 1.8 alone). Too few bodies of about the same size
+//! for that go through the crate, which is also what the tests compare with.
 
 use md5::{Digest, Md5};
 
 const LANES: usize = 8;
 const BLOCK_BYTES: usize = 64;
-/// Of what fits beside the length in the last block.
+/// Bytes that fit beside the length in the last block.
 const TAIL_BYTES: usize = BLOCK_BYTES - 8;
 /// Lanes pay from so many full ones on.
 const LEAST_FULL: usize = 3;
@@ -20,7 +20,7 @@ pub type Md5Digest = [u8; 16];
 
 const START: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
 const TURNS: [[u32; 4]; 4] = [[7, 12, 17, 22], [5, 9, 14, 20], [4, 11, 16, 23], [6, 10, 15, 21]];
-/// Which word of a block a round takes at its step i: (first + i * stride) mod 16.
+/// The word of a block that a round takes at its step i is (first + i * stride) mod 16.
 const WORD_ORDER: [(usize, usize); 4] = [(0, 1), (1, 5), (5, 3), (0, 7)];
 /// The whole part of 2^32 |sin(i + 1)|, RFC 1321.
 const SINES: [u32; 64] = [
