@@ -63,15 +63,17 @@ class SendPass(Protocol[Outgoing]):
             None: the twin decides.
         """
 
-    def store(self, request: bytes, sender: bytes) -> list[Outgoing]:
-        """Return what is stored of each message, for a topic that takes any type.
+    def store_each(
+        self, requests: Sequence[bytes], senders: Sequence[bytes]
+    ) -> list[list[Outgoing]]:
+        """Return what is stored of each request's messages, for a topic that takes any type.
 
         Args:
-            request: `read` took it.
-            sender: fragment of system properties that says who sent it.
+            requests: `read` took them.
+            senders: for each a fragment of system properties that says who sent it.
 
         Raises:
-            ValueError: `read` did not take it.
+            ValueError: `read` did not take one, or the numbers differ.
         """
 
     def sent(self, message_ids: Sequence[str], offsets: Sequence[int]) -> bytes:

@@ -12,7 +12,10 @@ from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
+from strata_broker.metadata.topic_rows import TopicRow
+from strata_broker.sends.outgoing import ParsedSend
 from strata_broker.storage_client.append_batches import StagedMessages
+from strata_mq.layout import OutgoingMessage
 from strata_testing import until
 from strata_testing.broker import broker_config
 from strata_testing.broker.client import message
@@ -119,6 +122,36 @@ async def test_a_message_that_is_refused_leaves_the_others_of_its_turn_alone(
         OK,
     ]
     assert len(storage.messages(101)) == 4
+
+
+async def test_a_mistake_in_preparing_a_turn_ends_only_its_send(
+    app: BrokerApp,
+    edge: FakeEdge,
+    storage: FakeStorage,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+    failed_requests: list[tuple[str, BaseException]],
+) -> None:
+    """The pass over all of them fails for one: the others are prepared each by itself."""
+    preparer = app._sender._preparer
+    prepare_each = preparer.prepare_each
+
+    def failing(
+        sends: Sequence[ParsedSend], topic: TopicRow
+    ) -> Sequence[Sequence[OutgoingMessage]]:
+        if any(f"01{2:032X}" in send.message_ids for send in sends):
+            raise RuntimeError("made by a test")
+        return prepare_each(sends, topic)
+
+    monkeypatch.setattr(preparer, "prepare_each", failing)
+    calls = edge.begin_turn(*(send_of(message("orders", number)) for number in (1, 2, 3)))
+    codes = [answer.status.code for answer in await answers_of(calls)]
+    assert codes == [OK, definition_pb2.INTERNAL_SERVER_ERROR, OK]
+    # Once for all of them, once for the one.
+    assert [str(failure) for _, failure in failed_requests] == ["made by a test"] * 2
+    failed_requests.clear()
+    assert len(storage.messages(101)) == 2
+    assert app.send_budget.used_bytes == 0
 
 
 async def test_the_budget_takes_of_a_turn_what_has_room(

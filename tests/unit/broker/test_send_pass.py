@@ -309,10 +309,12 @@ class Counting:
         """See `SendPass.read`."""
         return self._send_pass.read(request)
 
-    def store(self, request: bytes, sender: bytes) -> list[OutgoingMessage]:
-        """See `SendPass.store`."""
-        self.stored += 1
-        return self._send_pass.store(request, sender)
+    def store_each(
+        self, requests: Sequence[bytes], senders: Sequence[bytes]
+    ) -> list[list[OutgoingMessage]]:
+        """See `SendPass.store_each`."""
+        self.stored += len(requests)
+        return self._send_pass.store_each(requests, senders)
 
     def sent(self, message_ids: Sequence[str], offsets: Sequence[int]) -> bytes:
         """See `SendPass.sent`."""
@@ -347,7 +349,47 @@ def test_requests_that_are_no_sends(send_pass: SendPass[OutgoingMessage]) -> Non
     ):
         assert read_send(request, CALLER, send_pass) is None
         with pytest.raises(ValueError, match="the request was not read"):
-            send_pass.store(request, b"")
+            send_pass.store_each([plain, request], [b"", b""])
+
+
+def test_each_request_needs_its_sender(send_pass: SendPass[OutgoingMessage]) -> None:
+    """None is stored with the sender of another."""
+    with pytest.raises(ValueError, match="a sender for each request is needed"):
+        send_pass.store_each([request_of(message())], [])
+    assert send_pass.store_each([], []) == []
+
+
+@pytest.mark.parametrize("rounds", [60])
+def test_requests_of_a_turn_are_stored_as_each_by_itself(
+    send_pass: SendPass[OutgoingMessage], preparer: MessagePreparer, rounds: int
+) -> None:
+    """Bodies are hashed side by side: each message has the digest of its own, and its sender."""
+    chance = _chance()
+    for _ in range(rounds):
+        sends = []
+        for number in range(chance.randrange(1, 12)):
+            # Often about the lengths at which MD5 begins another block, and often the same ones.
+            bodies = [
+                chance.randbytes(
+                    chance.choice((1, 55, 56, 64, 119, 120, 300, chance.randint(1, 999)))
+                )
+                for _ in range(chance.randint(1, MAX_MESSAGES))
+            ]
+            request = request_of(*map(_with_body, bodies))
+            sent = read_send(request, Caller(f"client-{number % 3}", ""), send_pass)
+            assert sent is not None
+            sends.append(sent)
+        together = preparer.prepare_each(sends, MIXED)
+        for sent, stored in zip(sends, together, strict=True):
+            twin = parse_send(sent.request, Caller(sent.client_id, ""), MAX_MESSAGES)
+            alone = preparer.prepare_all(twin, MIXED)
+            assert list(map(comparable, stored)) == list(map(comparable, alone))
+
+
+def _with_body(body: bytes) -> definition_pb2.Message:
+    one = message()
+    one.body = body
+    return one
 
 
 def test_one_property_twice_is_the_last(

@@ -118,6 +118,17 @@ def test_a_handle_is_void_from_its_visible_time_on() -> None:
     assert ack(leases, 1, taken[1], LATER_MS - 1)
 
 
+def test_a_lease_that_was_acked_makes_nothing_ready_at_its_end() -> None:
+    """The first end of all is no lease's any more; the next one is still waited for."""
+    leases = QueueLeases(head=0)
+    ((offset, lease),) = leases.take(request(max_messages=1), NOW_MS, 2, columns(2)).leases
+    leases.take(request(max_messages=1), NOW_MS + 500, 2, columns(2))
+    assert ack(leases, offset, lease)
+    assert not leases.peek_ready(LATER_MS, 2)
+    assert not leases.peek_ready(LATER_MS + 499, 2)
+    assert leases.peek_ready(LATER_MS + 500, 2)
+
+
 def test_acking_twice_is_fine_within_the_handle_and_invalid_after() -> None:
     """Rule 24: a missing row below head is OK while the handle's time is not up."""
     leases = QueueLeases(head=0)

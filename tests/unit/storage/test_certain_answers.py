@@ -20,7 +20,7 @@ ELSEWHERE = LeaseRef(*KEY, 0, 1, 0, 0)
 
 async def ack(node: ServingLeader) -> object:
     """Ack, and wait until the answer is certain."""
-    valid, future = node.leading.leases.ack([ELSEWHERE])
+    valid, future = node.leading.leases.ack({ELSEWHERE.key: ([0], [ELSEWHERE[3:]])})
     await node.leading.leases.settle(future)
     return valid
 

@@ -122,7 +122,7 @@ async def test_a_message_that_goes_wakes_who_waits_behind_it(
     if as_dead_letter:
         assert await move(node) == ["moved"]
     else:
-        valid, _ = node.leading.leases.ack([LeaseRef(*KEY, 0, 1, 0, until_ms)])
+        valid, _ = node.leading.leases.ack({KEY: ([0], [(0, 1, 0, until_ms)])})
         assert valid == [True]
         node.commit()
     await turns()

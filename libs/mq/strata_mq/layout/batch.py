@@ -192,11 +192,11 @@ class BatchBuilder:
         stored, checksums, tag_hashes, group_hashes, ids, types, born, key_hashes, due = zip(
             *chain.from_iterable(self._parts), strict=True
         )
-        messages = b"".join(stored)
+        lengths = list(map(len, stored))
         columns = b"".join(
             (
                 parts,
-                pack_words(map(len, stored)),
+                pack_words(lengths),
                 pack_words(checksums),
                 pack_longs(tag_hashes),
                 pack_longs(group_hashes),
@@ -216,11 +216,13 @@ class BatchBuilder:
             0,
             self.message_count,
             len(columns),
-            len(messages),
+            sum(lengths),
             self._checksum(columns),
             0,
         )
-        return b"".join((header, _HEADER_CHECKSUM.pack(self._checksum(header)), columns, messages))
+        # One copy of the messages: most bytes of a batch are theirs.
+        check = _HEADER_CHECKSUM.pack(self._checksum(header))
+        return b"".join((header, check, columns, *stored))
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ class CqRow:
     """
 
     __slots__ = (
+        "_checksums",
         "_lengths",
         "_starts",
         "_value",
@@ -79,6 +80,7 @@ class CqRow:
             (self.offset_index,) = _PLACED_INDEX.unpack_from(value, len(value) - _PLACED_INDEX.size)
         self._value = value
         self._lengths: array[int] | None = None
+        self._checksums: array[int] | None = None
         self._starts: list[int] | None = None
 
     @property
@@ -91,7 +93,16 @@ class CqRow:
     @property
     def checksums(self) -> array[int]:
         """CRC32C of the stored messages."""
-        return self._words(1)
+        if self._checksums is None:
+            self._checksums = self._words(1)
+        return self._checksums
+
+    @property
+    def starts(self) -> list[int]:
+        """Offsets of the messages in the entry's payload, and the end of the last one."""
+        if self._starts is None:
+            self._starts = list(accumulate(self.lengths, initial=self.message_at))
+        return self._starts
 
     @property
     def tag_hashes(self) -> array[int]:
@@ -105,11 +116,9 @@ class CqRow:
 
     def location(self, ordinal: int) -> tuple[int, int, int]:
         """Return (offset in the entry's payload, length, crc) of one message of the run."""
-        if self._starts is None:
-            self._starts = list(accumulate(self.lengths, initial=self.message_at))
         checksum_at = _CQ.size + WORD_BYTES * (self.count + ordinal)
         checksum = int.from_bytes(self._value[checksum_at : checksum_at + WORD_BYTES])
-        return self._starts[ordinal], self.lengths[ordinal], checksum
+        return self.starts[ordinal], self.lengths[ordinal], checksum
 
     def part(self, first: int, count: int) -> bytes:
         """Return the row of `count` messages of the run from ordinal `first` on."""

@@ -62,6 +62,13 @@ class Deadlines:
             self._pop()
         return None
 
+    def has_due(self, now_ms: int) -> bool:
+        """Whether a lease has ended; no lease is looked at before the first of all deadlines."""
+        if not self._heap or self._heap[0][0] > now_ms:
+            return False
+        first_ms = self.first_ms()
+        return first_ms is not None and first_ms <= now_ms
+
     def pop_due(self, now_ms: int) -> Sequence[int] | None:
         """Return the offsets of the earliest entry if its time has come, else None."""
         if not self._heap or self._heap[0][0] > now_ms:

@@ -113,8 +113,7 @@ class QueueLeases(QueueLeaseRows):
         """
         if self._order.ready() or (self.head < next_offset and self._may_look()):
             return True
-        deadline_ms = self._deadlines.first_ms()
-        return deadline_ms is not None and deadline_ms <= now_ms
+        return self._deadlines.has_due(now_ms)
 
     def take(
         self, request: TakeRequest, now_ms: int, next_offset: int, columns: Sequence[Columns]

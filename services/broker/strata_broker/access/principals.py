@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextvars import ContextVar
+from functools import lru_cache
 
 from strata_broker.metadata.metadata import Name
 from strata_mq.access import Action, Policy, Resource, ResourceKind, Verdict, decide
@@ -211,6 +212,7 @@ def topic_target(name: Name) -> Target:
     return ResourceKind.TOPIC, name
 
 
+@lru_cache(maxsize=1024)
 def send_right(name: Name) -> tuple[ResourceKind, Name, Action]:
     """Return the right that a send to a topic takes.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
@@ -82,9 +82,6 @@ class GatheredSends:
             call: the SendMessage.
             parsed: its request.
             started_s: when the turn began.
-
-        Raises:
-            RequestError: a message is refused.
         """
         name = parsed.topic
         if name in self._topics:
@@ -93,10 +90,43 @@ class GatheredSends:
             sends = self._topics[name] = self._sends_of(name)
         if sends is None:
             return False
-        messages = self._preparer.prepare_all(parsed, sends.topic)
         deadline_s = started_s + self._sender.time_for(call)
-        owners = sends.owners
-        raft_group = rendezvous(messages[0].message_id, owners)
+        sends.taken.append(_Taken(call, parsed, started_s, deadline_s))
+        return True
+
+    def stage(self) -> None:
+        """Stage what was gathered."""
+        topics, self._topics = self._topics, {}
+        for sends in topics.values():
+            if sends is not None:
+                self._add_all(sends)
+                for entry in sends.entries.values():
+                    self._stage(entry)
+
+    def _add_all(self, sends: _TopicSends) -> None:
+        """Prepare the sends of a topic in one pass, and put each into its entry or refuse it."""
+        prepared: Sequence[Sequence[OutgoingMessage]]
+        try:
+            prepared = self._preparer.prepare_each([one.parsed for one in sends.taken], sends.topic)
+        except Exception as failure:  # noqa: BLE001 - each shows by itself whether it is the one
+            self._requests.failed(SEND, failure)
+            prepared = [()] * len(sends.taken)
+        for taken, messages in zip(sends.taken, prepared, strict=True):
+            try:
+                ready = messages or self._preparer.prepare_all(taken.parsed, sends.topic)
+                self._add(sends, taken, ready)
+            except RequestError as bad:
+                self._refuse(taken, bad)
+            except Exception as failure:  # noqa: BLE001 - it ends this send, not those beside it
+                self._requests.failed(SEND, failure)
+                self._refuse(taken, unexpected())
+
+    def _refuse(self, taken: _Taken, failure: RequestError) -> None:
+        self._sender.refuse(taken.call, len(taken.parsed.message_ids), failure, taken.started_s)
+
+    def _add(self, sends: _TopicSends, taken: _Taken, messages: Sequence[OutgoingMessage]) -> None:
+        call, parsed, started_s, deadline_s = taken
+        raft_group = rendezvous(messages[0].message_id, sends.owners)
         key = raft_group, int(deadline_s * _DEADLINES_PER_S)
         entry = sends.entries.get(key)
         if entry is None or entry.request_bytes > _MAX_ENTRY_BYTES:
@@ -111,15 +141,6 @@ class GatheredSends:
             )
             sends.entries[key] = entry
         entry.add(call, parsed.message_ids, messages, deadline_s)
-        return True
-
-    def stage(self) -> None:
-        """Stage what was gathered."""
-        topics, self._topics = self._topics, {}
-        for sends in topics.values():
-            if sends is not None:
-                for entry in sends.entries.values():
-                    self._stage(entry)
 
     def _stage(self, entry: _Entry) -> None:
         if not entry.charge():
@@ -146,14 +167,24 @@ class GatheredSends:
         return _TopicSends(topic, owners)
 
 
+class _Taken(NamedTuple):
+    """A send that was gathered, before its messages are prepared."""
+
+    call: HotCall
+    parsed: ParsedSend
+    started_s: float
+    deadline_s: float
+
+
 class _TopicSends:
     """Sends to one topic: the owners of its queues, and entries by raft group and deadline."""
 
-    __slots__ = ("entries", "owners", "topic")
+    __slots__ = ("entries", "owners", "taken", "topic")
 
     def __init__(self, topic: TopicRow, owners: Sequence[int]) -> None:
         self.topic = topic
         self.owners = owners
+        self.taken: list[_Taken] = []
         self.entries: dict[tuple[int, int], _Entry] = {}
 
 

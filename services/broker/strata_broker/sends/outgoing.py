@@ -206,13 +206,29 @@ class MessagePreparer:
         Raises:
             RequestError: the first thing that is wrong with one of them.
         """
+        if taken := self.prepare_each((parsed,), topic)[0]:
+            return taken
         sender = sender_fragment(parsed.client_id)
-        if self._send_pass is not None and not parsed.messages:
-            taken = self._taken(self._send_pass.store(parsed.request, sender), topic)
-            if taken:
-                return taken
         messages = parsed.messages or parse_messages(parsed.request).messages
         return [self.prepare(message, topic, sender) for message in messages]
+
+    def prepare_each(
+        self, sends: Sequence[ParsedSend], topic: TopicRow
+    ) -> Sequence[Sequence[OutgoingMessage]]:
+        """Return what `prepare_all` would for each request; nothing: `prepare_all` is to decide.
+
+        One pass over all of them: their bodies are hashed side by side.
+        """
+        if self._send_pass is None:
+            return [()] * len(sends)
+        read = [parsed for parsed in sends if not parsed.messages]
+        stored = iter(
+            self._send_pass.store_each(
+                [parsed.request for parsed in read],
+                [sender_fragment(parsed.client_id) for parsed in read],
+            )
+        )
+        return [() if parsed.messages else self._taken(next(stored), topic) for parsed in sends]
 
     def _taken(
         self, outgoing: Sequence[OutgoingMessage], topic: TopicRow

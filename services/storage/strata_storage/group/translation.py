@@ -9,9 +9,15 @@ from strata_mq.commands import DropKind, PartResolution
 from strata_mq.filters import FilterCache, FilterKind, MessageFilter
 from strata_mq.layout import NO_QUEUE, MoveRow
 from strata_mq.requests import RequestError
+from strata_state.rows import ConsumerKey
 from strata_storage.base.errors import Refused
 from strata_storage.base.watchers import WatchUpdate
-from strata_storage.leading.pops.lease_calls import ConsumerQueue, LeaseRef, ResetTarget
+from strata_storage.leading.pops.lease_calls import (
+    ConsumerQueue,
+    Handle,
+    LeaseRef,
+    ResetTarget,
+)
 from strata_storage.leading.pops.pop_calls import Delivered
 from strata_storage.reads.lookup import FoundMessage, Lookup
 from strata_storage.rows.ownership import Topic
@@ -63,6 +69,21 @@ def filter_of(filters: FilterCache, wanted: pb.Filter) -> MessageFilter:
         return filters.of(FilterKind(wanted.kind or FilterKind.ALL), wanted.expression)
     except (RequestError, ValueError) as error:
         raise Refused(pb.OUTCOME_INVALID, str(error)) from error
+
+
+def handles_by_queue(
+    leases: Iterable[pb.LeaseRef],
+) -> dict[ConsumerKey, tuple[list[int], list[Handle]]]:
+    """Return the leases that handles name by queue: their places in the call, and the handles."""
+    found: dict[ConsumerKey, tuple[list[int], list[Handle]]] = {}
+    for place, ref in enumerate(leases):
+        key = ref.consumer_group_id, ref.topic_id, ref.queue
+        mine = found.get(key)
+        if mine is None:
+            mine = found[key] = [], []
+        mine[0].append(place)
+        mine[1].append((ref.offset, ref.lease_number, ref.generation, ref.visible_at_ms))
+    return found
 
 
 def lease_ref(ref: pb.LeaseRef) -> LeaseRef:
@@ -160,20 +181,25 @@ def fill_part(
             result.duplicates.add(ordinal=duplicate.ordinal, pending=first)
 
 
-def fill_leased(leased: pb.LeasedMessage, delivered: Delivered, *, places_only: bool) -> None:
-    """Write a leased message, or only where it is."""
-    lease = delivered.lease
-    leased.queue = delivered.queue
-    leased.offset = delivered.offset
-    leased.attempt_count = lease.attempts
-    leased.lease_number = lease.lease_number
-    leased.generation = delivered.generation
-    leased.visible_at_ms = lease.visible_at_ms
-    leased.store_time_ms = delivered.store_time_ms
-    if places_only:
-        leased.message_length = lease.length
-    else:
-        leased.message = delivered.message
+def add_leased(
+    response: pb.PopResponse, delivered: Sequence[Delivered], *, places_only: bool
+) -> None:
+    """Add leased messages to an answer, or only where they are."""
+    # A function and named fields for each message would take a third of the time of its object.
+    add = response.messages.add
+    for queue, offset, generation, store_time_ms, lease, message in delivered:
+        leased = add()
+        leased.queue = queue
+        leased.offset = offset
+        leased.attempt_count = lease.attempts
+        leased.lease_number = lease.lease_number
+        leased.generation = generation
+        leased.visible_at_ms = lease.visible_at_ms
+        leased.store_time_ms = store_time_ms
+        if places_only:
+            leased.message_length = lease.length
+        else:
+            leased.message = message
 
 
 def add_stored(messages: object, found: Sequence[FoundMessage]) -> None:

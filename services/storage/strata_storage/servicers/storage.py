@@ -22,11 +22,12 @@ from strata_storage.base.errors import Refused
 from strata_storage.group.engines import Engines
 from strata_storage.group.refusals import Refusals
 from strata_storage.group.translation import (
+    add_leased,
     consumer_state,
     dropped,
-    fill_leased,
     fill_part,
     filter_of,
+    handles_by_queue,
     lease_ref,
     reset_target,
     sealed_queues,
@@ -204,8 +205,7 @@ class StorageServicer(ReadServicer):
             response.told_later, response.unfinished = answer.told_later, answer.unfinished
             response.ready_levels = answer.ready_levels
         self._instruments.popped.add(len(delivered))
-        for message in delivered:
-            fill_leased(response.messages.add(), message, places_only=call.places_only)
+        add_leased(response, delivered, places_only=call.places_only)
         if call.places_only:
             response.applied_index = engine.machine.applied_index()
         else:
@@ -230,9 +230,7 @@ class StorageServicer(ReadServicer):
             try:
                 # The leader that decides is the one to wait for: another term has other leases.
                 leases = self._engines.engine(group.raft_group).leading().leases
-                valid, future = leases.ack(
-                    [lease_ref(lease) for lease in group.leases], repeated=group.repeated
-                )
+                valid, future = leases.ack(handles_by_queue(group.leases), repeated=group.repeated)
                 decided.append((leases, valid, future))
             except Refused as refused:
                 decided.append(refused)

@@ -6,6 +6,7 @@
 
 mod acks;
 mod deliveries;
+mod digests;
 mod receipts;
 mod sends;
 mod texts;

@@ -6,13 +6,13 @@
 
 use std::collections::HashSet;
 
-use md5::{Digest, Md5};
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedStr;
+use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple, PyType};
 
+use super::digests::{md5_of_each, Md5Digest};
 use super::texts::{key_hash, named, packed_id, plain, upper_hex, utf8};
 use super::walk::{push_varint, usual, Fields, Unusual, Usual, NONE};
 
@@ -108,22 +108,35 @@ impl SendPass {
         Ok(Some((PyString::new(py, namespace), PyString::new(py, name), ids)))
     }
 
-    /// Return the outgoing messages of a request that `read` took.
-    fn store<'py>(
+    /// Return the outgoing messages of each of the requests, which `read` took.
+    fn store_each<'py>(
         &self,
         py: Python<'py>,
-        request: &[u8],
-        sender: &[u8],
+        requests: Vec<PyBackedBytes>,
+        senders: Vec<PyBackedBytes>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let (_, messages) = self
-            .messages(request)
-            .map_err(|Unusual| PyValueError::new_err("the request was not read"))?;
-        let outgoing = PyList::empty(py);
-        let mut buffer = Vec::new();
-        for message in &messages {
-            outgoing.append(self.outgoing(py, message, sender, &mut buffer)?)?;
+        if requests.len() != senders.len() {
+            return Err(PyValueError::new_err("a sender for each request is needed"));
         }
-        Ok(outgoing)
+        let mut read = Vec::with_capacity(requests.len());
+        for request in &requests {
+            let (_, messages) = self
+                .messages(request)
+                .map_err(|Unusual| PyValueError::new_err("the request was not read"))?;
+            read.push(messages);
+        }
+        let bodies: Vec<&[u8]> = read.iter().flatten().map(|message| message.body).collect();
+        let mut digests = md5_of_each(&bodies).into_iter();
+        let all = PyList::empty(py);
+        let mut buffer = Vec::new();
+        for (messages, sender) in read.iter().zip(&senders) {
+            let outgoing = PyList::empty(py);
+            for (message, digest) in messages.iter().zip(&mut digests) {
+                outgoing.append(self.outgoing(py, message, sender, &digest, &mut buffer)?)?;
+            }
+            all.append(outgoing)?;
+        }
+        Ok(all)
     }
 
     /// Return the answer to messages that are stored at these offsets.
@@ -264,11 +277,12 @@ impl SendPass {
         py: Python<'py>,
         message: &Message<'_>,
         sender: &[u8],
+        digest: &Md5Digest,
         buffer: &mut Vec<u8>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let own = &message.properties;
         buffer.clear();
-        self.write(message, sender, buffer);
+        self.write(message, sender, digest, buffer);
         let key_hashes = PyList::new(py, own.keys.iter().map(|key| key_hash(key)))?;
         let values = (
             PyBytes::new(py, buffer),
@@ -286,7 +300,7 @@ impl SendPass {
     }
 
     /// Append a message in the form of `wire.stored_message`.
-    fn write(&self, message: &Message<'_>, sender: &[u8], into: &mut Vec<u8>) {
+    fn write(&self, message: &Message<'_>, sender: &[u8], digest: &Md5Digest, into: &mut Vec<u8>) {
         let (own, fragments) = (&message.properties, &self.fragments);
         let retyped = own.declared != own.message_type;
         let added = fragments.digest.len()
@@ -298,7 +312,7 @@ impl SendPass {
         push_varint(into, (message.own.len() + added) as u64);
         into.extend_from_slice(message.own);
         into.extend_from_slice(&fragments.digest);
-        into.extend_from_slice(&upper_hex(&Md5::digest(message.body).into()));
+        into.extend_from_slice(&upper_hex(digest));
         if !own.has_encoding {
             into.extend_from_slice(&fragments.identity);
         }

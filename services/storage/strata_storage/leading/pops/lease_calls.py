@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +20,10 @@ from strata_storage.rows.machine import GroupMachine
 from strata_storage.rows.ownership import Topic
 
 _EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
+
+
+Handle = tuple[int, int, int, int]
+"""Offset, lease number, generation and end of a lease, as in its receipt handle."""
 
 
 class LeaseRef(NamedTuple):
@@ -106,30 +110,32 @@ class LeaseCalls:
         self._offsets = offsets
 
     def ack(
-        self, leases: Sequence[LeaseRef], *, repeated: bool = False
+        self,
+        handles: Mapping[ConsumerKey, tuple[Sequence[int], Sequence[Handle]]],
+        *,
+        repeated: bool = False,
     ) -> tuple[list[bool], asyncio.Future[int] | None]:
         """Consume messages: (which handles are valid, when that is committed).
 
-        `repeated`: an earlier try may have consumed some; then they are valid, however late.
+        Args:
+            handles: by queue, with the place of each in the call, from 0 on without a gap.
+            repeated: an earlier try may have consumed some; then they are valid, however late.
 
         Raises:
             Refused: not now; nothing was acked.
         """
         self._sets.check_open()
-        places: dict[ConsumerKey, list[int]] = {}
-        for at, ref in enumerate(leases):
-            places.setdefault(ref[:3], []).append(at)
         # Found before anything changes: finding may be refused.
-        sets = {key: self._sets.find(key) for key in places}
+        sets = {key: self._sets.find(key) for key in handles}
         now_ms = self._proposer.now_ms()
-        valid = [False] * len(leases)
+        valid = [False] * sum([len(places) for places, _ in handles.values()])
         changes: list[Section] = []
         for key, lease_set in sets.items():
             if lease_set is None:
                 continue
-            handles = [leases[at][3:] for at in places[key]]
-            acked, change = lease_set.leases.ack_all(handles, now_ms, repeated=repeated)
-            for at, one in zip(places[key], acked, strict=True):
+            places, mine = handles[key]
+            acked, change = lease_set.leases.ack_all(mine, now_ms, repeated=repeated)
+            for at, one in zip(places, acked, strict=True):
                 valid[at] = one
             if change is not None:
                 changes.append((lease_set, change))

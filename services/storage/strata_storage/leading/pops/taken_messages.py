@@ -66,9 +66,14 @@ class TakenMessages:
                     continue
                 base, row = run
                 end, row_set, raft_index = base + row.count, lease_set, row.raft_index
+                starts, lengths, checksums = row.starts, row.lengths, row.checksums
             found.append((leased, row))
-            at, length, checksum = row.location(offset - base)
-            locations.append(Location(raft_index, at, length, checksum, topic_id, queue, offset))
+            at = offset - base
+            locations.append(
+                Location(
+                    raft_index, starts[at], lengths[at], checksums[at], topic_id, queue, offset
+                )
+            )
         messages: Sequence[bytes | None] = [b""] * len(found)
         if not call.places_only or call.message_filter is not EVERYTHING:
             messages = await self._reader.read(locations, call.consumer_group_id)
