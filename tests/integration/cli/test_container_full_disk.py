@@ -71,41 +71,51 @@ async def receive(endpoint: str, wanted: set[bytes]) -> set[bytes]:
     return got
 
 
-@pytest.mark.timeout(300)
-def test_a_member_with_a_full_disk_leaves_the_others_serving(
-    stack: ExitStack, tmp_path: Path
-) -> None:
-    """Its own raft groups refuse sends and say so; all others take them; nothing is lost."""
-    require_own_disk()
+def started(stack: ExitStack, folder: Path) -> tuple[Running, str, str]:
+    """Start a nameserver and a container of two storage nodes, one with a small disk, and a broker.
+
+    Returns:
+        The container, its port for operators, the broker's port.
+    """
     ports = free_ports()
     nameserver_port, grpc = next(ports), next(ports)
     nameservers = f"127.0.0.1:{nameserver_port}"
     nameserver = Running(
-        *("nameserver", f"--data-dir={tmp_path / 'ns'}", f"--nameservers={nameservers}"),
+        *("nameserver", f"--data-dir={folder / 'ns'}", f"--nameservers={nameservers}"),
         f"--port={nameserver_port}",
         options=SMALL_DISK,
     )
     stack.callback(nameserver.stop)
     nameserver.ready("nameserver")
     members = [
-        member_file(tmp_path, "small", "storage", next(ports)),
-        member_file(tmp_path, "large", "storage", next(ports)),
-        member_file(tmp_path, "front", "broker", grpc),
+        member_file(folder, "small", "storage", next(ports)),
+        member_file(folder, "large", "storage", next(ports)),
+        member_file(folder, "front", "broker", grpc),
     ]
     names = ", ".join(f'"{name}"' for name in members)
-    (tmp_path / "container.toml").write_text(
+    (folder / "container.toml").write_text(
         f"[container]\nmembers = [{names}]\n"
         f'[cluster]\nnameservers = "{nameservers}"\nmachine = "m1"\n',
         encoding="utf-8",
     )
     container = Running(
-        *("container", f"--config={tmp_path / 'container.toml'}"),
+        *("container", f"--config={folder / 'container.toml'}"),
         options=SMALL_DISK,
-        program=("unshare", "--mount", "sh", "-c", MOUNT, str(tmp_path / "small")),
+        program=("unshare", "--mount", "sh", "-c", MOUNT, str(folder / "small")),
     )
     stack.callback(container.stop)
     admin, endpoint = container.ready("container")["admin"], f"127.0.0.1:{grpc}"
     container.ready("member", "DefaultCluster_front_0")
+    return container, admin, endpoint
+
+
+@pytest.mark.timeout(300)
+def test_a_member_with_a_full_disk_leaves_the_others_serving(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    """Its own raft groups refuse sends and say so; all others take them; nothing is lost."""
+    require_own_disk()
+    container, admin, endpoint = started(stack, tmp_path)
 
     def states() -> dict[str, str]:
         listed = strata(admin, "container", "list")["members"]
