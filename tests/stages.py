@@ -111,6 +111,7 @@ PARTS = (
     Part("tests/sim/", TEST, 100),
     Part("tests/sim/test_cluster.py::test_clusters_survive_faults", TEST, 60, again=True),
     Part("tests/sim/test_cluster.py::test_raft_groups_that_rest", FULL, 60),
+    Part("tests/sim/test_cluster.py::test_lite_topics", FULL, 30),
     Part("tests/sim/test_cluster.py::test_same_seed_same_run", FULL, 30),
     Part("tests/sim/test_cluster.py::test_mutation_is_caught", FULL, 240),
     Part("tests/compat/", TEST, 90),
