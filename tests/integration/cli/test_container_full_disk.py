@@ -51,7 +51,8 @@ async def send(endpoint: str, first: int) -> tuple[set[bytes], set[bytes]]:
             try:
                 await client.send("t", [(client.new_message_id(), body)])
                 stored.add(body)
-            except RefusedError:
+            except RefusedError as refusal:
+                print(f"{body.decode()}: {refusal}")
                 refused.add(body)
     return stored, refused
 
