@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from typing import Any
+
 from strata_broker.remoting.queue_locks import QueueKey, QueueLocks
 from strata_runtime.metrics import Metrics
 from strata_testing import ManualClock
@@ -44,6 +47,34 @@ def test_a_group_has_locks_until_all_are_given_back_or_over() -> None:
     assert locks.try_lock(QueueKey("other", "orders", 0), "me"), "locks that are over make room"
     assert not locks.has_any("g")
     assert locks.has_any("other")
+
+
+def test_a_lock_too_many_does_not_look_at_all() -> None:
+    """A request names thousands of queues, of which there may be more than locks."""
+    clock = ManualClock()
+    locks = QueueLocks(clock, lock_ms=10_000, max_locks=1_000, metrics=Metrics.disabled())
+    looked = 0
+
+    class CountedLocks(OrderedDict[QueueKey, Any]):
+        """Counts the locks that are passed over."""
+
+        def items(self) -> Any:
+            nonlocal looked
+            looked += len(self)
+            return super().items()
+
+    locks._locks = CountedLocks()
+    keys = [QueueKey("g", "orders", number) for number in range(1_000)]
+    assert all(locks.try_lock(key, "me") for key in keys)
+    assert not any(locks.try_lock(QueueKey("h", "orders", n), "another") for n in range(1_000))
+    clock.advance(6)
+    assert all(locks.try_lock(key, "me") for key in keys[::2])
+    clock.advance(6)
+    # Those that were not renewed are over, one for each lock that is wanted.
+    more = [locks.try_lock(QueueKey("h", "orders", n), "another") for n in range(1_000)]
+    assert more == [True] * 500 + [False] * 500
+    assert not any(locks.try_lock(key, "another") for key in keys[::2])
+    assert looked < 1_000
 
 
 def test_a_look_for_a_lock_does_not_look_at_all() -> None:

@@ -6,6 +6,7 @@ topic are at one broker, and after a restart they lock anew, as with a broker of
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import NamedTuple
 
 from strata_runtime.clock import Clock
@@ -39,7 +40,8 @@ class QueueLocks:
         self._clock = clock
         self._lock_s = lock_ms / 1000
         self._max_locks = max_locks
-        self._locks: dict[QueueKey, _Lock] = {}
+        # The first to end in front: all hold for the same time.
+        self._locks: OrderedDict[QueueKey, _Lock] = OrderedDict()
         # The keys of `_locks` by consumer group; a dict keeps their order.
         self._of_group: dict[str, dict[QueueKey, None]] = {}
         metrics.gauge("strata_broker_remoting_locks", lambda: len(self._locks))
@@ -53,6 +55,7 @@ class QueueLocks:
         if held is None and len(self._locks) >= self._max_locks and not self._make_room(now_s):
             return False
         self._locks[key] = _Lock(client_id, now_s + self._lock_s)
+        self._locks.move_to_end(key)
         self._of_group.setdefault(key.group, {})[key] = None
         return True
 
@@ -81,8 +84,9 @@ class QueueLocks:
             del self._of_group[key.group]
 
     def _make_room(self, now_s: float) -> bool:
-        """Forget locks that are over; return whether there were any."""
-        over = [key for key, lock in self._locks.items() if lock.ends_s <= now_s]
-        for key in over:
-            self._forget(key)
-        return bool(over)
+        """Forget a lock that is over; return whether there was one."""
+        first = next(iter(self._locks))
+        if self._locks[first].ends_s > now_s:
+            return False
+        self._forget(first)
+        return True
