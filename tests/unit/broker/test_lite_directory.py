@@ -44,6 +44,6 @@ async def test_a_number_that_was_replaced_is_not_kept() -> None:
         answer.set_result(number)
         assert await question == {"a": number}
     assert directory._names == {(7, 9): "a"}
-    # What is said of the old number is no news of the new one.
+    # News of the old number says nothing of the new one.
     directory.forget(7, 5)
     assert directory.number(PARENT, "a") == 9
