@@ -31,7 +31,6 @@ from strata_storage.leading.appends.append import GroupAppender
 from strata_storage.leading.pops.lease_calls import LeaseCalls
 from strata_storage.leading.pops.lease_sets import LeaseSets
 from strata_storage.leading.rehash import Rehashes
-from strata_storage.lite.leader import LiteLeader
 from strata_storage.process import new_leaders
 from strata_storage.rows.machine import GroupMachine
 
@@ -176,27 +175,6 @@ def deliver_lite_topics_at_once() -> None:
     StorageClient.pop = pop  # type: ignore[method-assign, assignment]
 
 
-class _Forgetful(dict[Any, Any]):
-    """Names that are on their way, which nobody finds."""
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        return default
-
-    def __delitem__(self, key: Any) -> None:
-        self.pop(key, None)
-
-
-def number_lite_topics_twice() -> None:
-    """Give a name a second number while its first one is on its way (rule 1)."""
-    original = LiteLeader.__init__
-
-    def init(self: LiteLeader, *arguments: Any, **options: Any) -> None:
-        original(self, *arguments, **options)
-        self._coming = _Forgetful()
-
-    LiteLeader.__init__ = init  # type: ignore[method-assign]
-
-
 # The seed that found a fault last is tried first; a change of our code may make it another one.
 _FOUND_LAST = {
     "acknowledge_before_sync": 3,
@@ -227,7 +205,6 @@ _BREAKS: dict[str, tuple[int, str]] = {
     "leave_queues_early": (23, "overtaken|out of order"),
     "grant_before_revoke": (17, "slot"),
     "deliver_lite_topics_at_once": (24, "lite message too early|lite message overtaken"),
-    "number_lite_topics_twice": (1, "lite message lost|lite message overtaken"),
 }
 
 
@@ -235,7 +212,6 @@ _BREAKS: dict[str, tuple[int, str]] = {
 _OPTIONS = {
     "never_wake": at_rest,
     "deliver_lite_topics_at_once": with_lite_topics,
-    "number_lite_topics_twice": with_lite_topics,
 }
 
 
@@ -285,7 +261,6 @@ MUTATIONS: dict[str, Mutation] = {
         leave_queues_early,
         grant_before_revoke,
         deliver_lite_topics_at_once,
-        number_lite_topics_twice,
     )
 }
 
