@@ -33,6 +33,7 @@ from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime
 from strata_storage.base.config import StorageConfig
 from strata_storage.group.engine import GroupEngine
+from strata_storage.group.translation import handles_by_queue
 from strata_storage.leading.appends.append import AppendResult
 from strata_storage.leading.pops.lease_calls import LeaseRef
 from strata_storage.leading.pops.pop_calls import PopCall
@@ -220,7 +221,7 @@ async def _consume(engine: GroupEngine, rounds: int) -> int:
             )
             for message in delivered
         ]
-        valid, future = engine.leader.leases.ack(refs)
+        valid, future = engine.leader.leases.ack(handles_by_queue(refs))
         await engine.leader.leases.settle(future)
         assert all(valid), "an ack of a held lease is valid"
         done += len(delivered)

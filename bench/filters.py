@@ -45,6 +45,7 @@ from strata_runtime.metrics import Metrics  # noqa: E402
 from strata_runtime.runtime import Runtime  # noqa: E402
 from strata_storage.base.config import StorageConfig  # noqa: E402
 from strata_storage.group.engine import GroupEngine  # noqa: E402
+from strata_storage.group.translation import handles_by_queue  # noqa: E402
 from strata_storage.leading.pops.lease_calls import LeaseRef  # noqa: E402
 from strata_storage.leading.pops.pop_calls import Delivered, PopCall  # noqa: E402
 from strata_storage.rows.ownership import Topic  # noqa: E402
@@ -139,7 +140,9 @@ async def drain(
         pops += 1
         given += len(delivered)
         if delivered:
-            _, future = engine.leader.leases.ack([_ref(key, one) for one in delivered])
+            _, future = engine.leader.leases.ack(
+                handles_by_queue(_ref(key, one) for one in delivered)
+            )
             await engine.leader.leases.settle(future)
     spent_s, cpu_s = time.perf_counter() - began_s, time.thread_time() - cpu_began_s
     return {

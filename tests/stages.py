@@ -123,6 +123,7 @@ PARTS = (
         "tests/sim/test_cluster.py::test_clusters_survive_faults", TEST, 60, full_s=360, again=True
     ),
     Part("tests/sim/test_cluster.py::test_raft_groups_that_rest", FULL, 30),
+    Part("tests/sim/test_cluster.py::test_lite_topics", FULL, 40),
     Part("tests/sim/test_cluster.py::test_same_seed_same_run", FULL, 40),
     Part("tests/sim/test_cluster.py::test_mutation_is_caught", FULL, 730),
     Part("tests/compat/", TEST, 90, full_s=650),

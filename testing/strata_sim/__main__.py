@@ -16,7 +16,7 @@ from dataclasses import asdict
 from functools import partial
 
 from strata_runtime import logs
-from strata_sim.scenario import Scenario, ScenarioOptions, at_rest
+from strata_sim.scenario import Scenario, ScenarioOptions, at_rest, with_lite_topics
 
 _HASH_SEED = "0"
 
@@ -27,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", required=True, help="1-100, or 7, or 3,5,8")
     parser.add_argument("--show", action="store_true", help="print every event")
     parser.add_argument("--at-rest", action="store_true", help="without a tier and tables")
+    parser.add_argument("--lite", action="store_true", help="with lite topics, without tables")
     parser.add_argument("--log-level", default="critical", help="of the services' own logs")
     options = parser.parse_args(arguments)
     if os.environ.get("PYTHONHASHSEED") != _HASH_SEED:
@@ -37,7 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bad = 0
     for seed in _seeds(options.seeds):
         started_s = time.process_time()
-        scenario = at_rest() if options.at_rest else ScenarioOptions()
+        scenario = ScenarioOptions()
+        if options.at_rest:
+            scenario = at_rest()
+        elif options.lite:
+            scenario = with_lite_topics()
         show = partial(print, flush=True) if options.show else None
         verdict = Scenario(seed, scenario, show=show).run()
         line = {**asdict(verdict), "cpu_s": round(time.process_time() - started_s, 2)}

@@ -83,7 +83,15 @@ class SimClient:
         self._ids += 1
         return f"01{self._prefix}{self._ids:08X}"
 
-    async def send(self, topic: str, message_id: str, body: bytes, message_group: str = "") -> int:
+    async def send(
+        self,
+        topic: str,
+        message_id: str,
+        body: bytes,
+        message_group: str = "",
+        *,
+        lite_topic: str = "",
+    ) -> int:
         """Send a message; return its offset.
 
         Raises:
@@ -99,6 +107,9 @@ class SimClient:
         properties.body_encoding = definition.IDENTITY
         if message_group:
             properties.message_group = message_group
+        if lite_topic:
+            properties.message_type = definition.LITE
+            properties.lite_topic = lite_topic
         for attempt in range(1, _SEND_ATTEMPTS + 1):
             try:
                 response = await self._call(
@@ -208,6 +219,23 @@ class SimClient:
                 case "message":
                     delivered.append(_delivered(response.message))
         return delivered
+
+    async def sync_lite(self, topic: str, group: str, lite_topics: Sequence[str]) -> None:
+        """Subscribe to lite topics, and to no other.
+
+        Raises:
+            Refused, Disconnected, TimeoutError: nobody knows.
+        """
+        request = service.SyncLiteSubscriptionRequest(
+            action=definition.COMPLETE_ADD,
+            topic=definition.Resource(name=topic),
+            group=definition.Resource(name=group),
+            lite_topic_set=lite_topics,
+        )
+        response = await self._call(
+            _MESSAGING + "SyncLiteSubscription", request, service.SyncLiteSubscriptionResponse
+        )
+        _check(response.status)
 
     async def ack(self, topic: str, group: str, message: Delivered) -> None:
         """Acknowledge a message.

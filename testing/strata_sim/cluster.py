@@ -79,7 +79,7 @@ class SimCluster:
         self.brokers = [
             BrokerHost(world, f"b{number + 1}") for number in range(self.options.brokers)
         ]
-        self.grown_topics: set[str] = set()
+        self.grown_topics: Counter[str] = Counter()
         self.operations: Counter[str] = Counter()
         self._clients = 0
 

@@ -87,7 +87,7 @@ async def topic_growth(cluster: SimCluster) -> None:
         return
     queue_count = 2 * admin_pb2.GetTopicResponse.FromString(data).topic.queue_count
     if queue_count <= _MAX_QUEUES:
-        cluster.grown_topics.add(name)
+        cluster.grown_topics[name] += 1
         topic = meta_pb2.Topic(name=name, queue_count=queue_count)
         request = admin_pb2.UpdateTopicRequest(topic=topic, update_mask=["queue_count"])
         await _ask(cluster, client, "UpdateTopic", request)

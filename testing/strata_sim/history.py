@@ -11,8 +11,8 @@ client gets a message that another client holds.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
@@ -72,8 +72,9 @@ class History:
     """consumer group -> (message id, position) in the order of first deliveries"""
     leases: dict[tuple[str, str], list[Lease]] = field(default_factory=lambda: defaultdict(list))
     """(consumer group, message id) -> leases in the order of delivery"""
-    grown: set[str] = field(default_factory=set)
-    """topics that were given more queues: their message groups may go to another one"""
+    grown: Counter[str] = field(default_factory=Counter)
+    """topic -> how often it was given more queues: a message group may go to another one each time,
+    also to one that it was in before"""
 
     def attempt(self, topic: str, message_id: str, body: bytes, message_group: str = "") -> None:
         """Note a send before it goes out."""
@@ -200,7 +201,7 @@ def revived(history: History) -> Iterator[str]:
 def disordered(history: History) -> Iterator[str]:
     """Find message groups whose answered sends are not in one queue, in the order of sending.
 
-    A message group may leave its queue for good when its topic grows.
+    A message group may leave its queue once for each time that its topic grows.
     """
     groups = defaultdict(list)
     for message_id, send in history.sends.items():
@@ -210,14 +211,17 @@ def disordered(history: History) -> Iterator[str]:
     for name, placed in groups.items():
         positions = [position for _, position in sorted(placed)]
         queues = [queue for queue, _ in groupby(queue for _, queue, _ in positions)]
-        stays = len(queues) == 1 or (name[0] in history.grown and len(queues) == len(set(queues)))
-        in_order = all(
-            earlier[2] < later[2]
-            for earlier, later in pairwise(positions)
-            if earlier[1] == later[1]
-        )
+        stays = len(queues) - 1 <= history.grown[name[0]]
+        in_order = all(offsets == sorted(offsets) for offsets in _by_queue(positions).values())
         if not (stays and in_order):
-            yield f"out of order: message group {name}: {positions}"
+            yield f"out of order: message group {name}, in queues {queues}: {positions}"
+
+
+def _by_queue(positions: Iterable[Position]) -> dict[int, list[int]]:
+    offsets: dict[int, list[int]] = defaultdict(list)
+    for _, queue, offset in positions:
+        offsets[queue].append(offset)
+    return offsets
 
 
 def overtaken(history: History) -> Iterator[str]:

@@ -17,6 +17,7 @@ from strata_sim import drills
 from strata_sim.cluster import SimCluster
 from strata_sim.history import check
 from strata_sim.invariants import all_invariants
+from strata_sim.lite_work import LiteWork
 from strata_sim.options import ClusterOptions
 from strata_sim.pending_workload import PendingWorkload
 from strata_sim.storm import Storm, StormOptions
@@ -39,6 +40,7 @@ class ScenarioOptions:
         limit_s: how long everything may take.
         drills: whether operators do something meanwhile.
         tables: whether clients use tables.
+        lite: whether clients use lite topics.
         cluster, workload, storm: see there.
     """
 
@@ -48,6 +50,7 @@ class ScenarioOptions:
     limit_s: float = 300.0
     drills: bool = True
     tables: bool = True
+    lite: bool = False
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     workload: WorkloadOptions = field(default_factory=WorkloadOptions)
     storm: StormOptions = field(default_factory=StormOptions)
@@ -56,6 +59,11 @@ class ScenarioOptions:
 def at_rest() -> ScenarioOptions:
     """Return options without a tier and tables, whose own work lets no raft group rest."""
     return ScenarioOptions(tables=False, cluster=ClusterOptions(tier=None))
+
+
+def with_lite_topics() -> ScenarioOptions:
+    """Return options with lite topics, and without tables."""
+    return ScenarioOptions(tables=False, lite=True)
 
 
 @dataclass(slots=True)
@@ -111,7 +119,11 @@ class Scenario:
         self.cluster = SimCluster(seed, self.options.cluster, show=show)
         self.workload = Workload(self.cluster, self.options.workload)
         self.pending = PendingWorkload(self.cluster)
-        self.tables = TableWork(self.cluster) if self.options.tables else None
+        self._more: list[TableWork | LiteWork] = []
+        if self.options.tables:
+            self._more.append(TableWork(self.cluster))
+        if self.options.lite:
+            self._more.append(LiteWork(self.cluster))
         self._storm = Storm(self.cluster, self.options.storm)
         self._invariants = all_invariants()
         self._drained = False
@@ -148,7 +160,7 @@ class Scenario:
             dict(
                 Counter(cluster.tally.work())
                 + Counter(self.pending.counts())
-                + (Counter() if self.tables is None else self.tables.done)
+                + sum((work.done for work in self._more), Counter())
                 + cluster.operations
                 + self._storm.kinds
             ),
@@ -163,9 +175,9 @@ class Scenario:
         await cluster.start()
         await self.workload.create()
         await self.pending.create()
-        if self.tables is not None:
-            await self.tables.create()
-            self.tables.start()
+        for work in self._more:
+            await work.create()
+            work.start()
         self.workload.start()
         self.pending.start()
         until_s = cluster.now_s + options.storm_s
@@ -184,15 +196,15 @@ class Scenario:
                     trace.violation(violation)
                 for violation in await self.pending.drain(options.drain_s):
                     trace.violation(violation)
-                if self.tables is not None:
-                    for violation in await self.tables.drain(options.drain_s):
+                for work in self._more:
+                    for violation in await work.drain(options.drain_s):
                         trace.violation(violation)
                 for violation in await self._settle_slots():
                     trace.violation(violation)
             await self.workload.stop()
             await self.pending.stop()
-            if self.tables is not None:
-                await self.tables.stop()
+            for work in self._more:
+                await work.stop()
             sampler.cancel()
 
     async def _calm(self) -> list[str]:

@@ -19,6 +19,7 @@ WORK = {
     "strata_storage_released_total": "released",
     "strata_storage_tier_uploaded_bytes_total": "uploaded_bytes",
     "strata_storage_tier_read_bytes_total": "read_from_tier_bytes",
+    "strata_lite_topics_expired_total": "lite_topics_ended",
 }
 """Counter -> the kind of work it counts."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import struct
 from collections.abc import Awaitable
 from typing import Any
 
@@ -9,11 +11,14 @@ import grpc
 
 from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as service
+from strata_mq.requests.handle import ReceiptHandle, encode_handle
 from tests.abuse.witness import GROUP, TOPIC
 from tests.e2e.client import Client, Delivered
 from tests.e2e.standalone import Standalone
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
+# The content of a handle: its version, and the fields of a `ReceiptHandle`.
+FIELDS = struct.Struct(">BIIIIQIIQ")
 CODES = frozenset(definition.Code.values())
 
 
@@ -121,6 +126,20 @@ def ack_request(handles: list[str], group: str = GROUP) -> service.AckMessageReq
     for handle in handles:
         request.entries.add(message_id="0", receipt_handle=handle)
     return request
+
+
+def forged(handle: str, **fields: int) -> list[str]:
+    """Return a handle with other fields: with the tag of the true one, and without a key.
+
+    Args:
+        handle: that the node signed.
+        fields: of a `ReceiptHandle`.
+    """
+    signed = base64.urlsafe_b64decode(handle)
+    head, *values = FIELDS.unpack_from(signed)
+    content = ReceiptHandle(*values)._replace(**fields)  # type: ignore[arg-type]
+    with_tag = FIELDS.pack(head, *content[:-1]) + signed[FIELDS.size :]
+    return [base64.urlsafe_b64encode(with_tag).decode(), encode_handle(content)]
 
 
 async def take_one(node: Standalone, group: str) -> list[Delivered]:

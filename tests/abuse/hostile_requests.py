@@ -17,7 +17,6 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as service
 from apache.rocketmq.v2 import service_pb2_grpc
-from strata_mq.requests.handle import ReceiptHandle, decode_handle, encode_handle
 from strata_testing import until
 from tests.abuse.calls import (
     SERVICE,
@@ -25,6 +24,7 @@ from tests.abuse.calls import (
     ack_request,
     add_message,
     assert_refused,
+    forged,
     outcome,
     raw,
     receive_request,
@@ -202,10 +202,10 @@ async def test_texts_that_are_no_handles(node: Standalone, stub: Any) -> None:
 async def test_acks_of_raft_groups_that_are_none(node: Standalone) -> None:
     """Forged handles that wait forever for nobody leave acks of others alone."""
     [delivered] = await take_one(node, "forged")
-    handle = decode_handle(delivered.handle)
     texts = [
-        encode_handle(handle._replace(raft_group=2**32 - 1 - number % 1_000))
-        for number in range(4_000)
+        text
+        for number in range(2_000)
+        for text in forged(delivered.handle, raft_group=2**32 - 1 - number % 1_000)
     ]
     async with witnessed(node), abuser(node) as channel:
         for _ in range(50):
@@ -222,11 +222,12 @@ async def test_acks_of_raft_groups_that_are_none(node: Standalone) -> None:
 async def test_handles_with_extreme_numbers(node: Standalone, stub: Any, field: str) -> None:
     """A handle with any number in it is refused, or acknowledges nothing."""
     [delivered] = await take_one(node, "extremes")
-    handle = decode_handle(delivered.handle)
+    handle = delivered.handle
     most = 2**64 - 1 if field in ("offset", "visible_at_ms") else 2**32 - 1
     async with witnessed(node):
-        for value in (0, 1, most // 2, most // 2 + 1, most):
-            text = encode_handle(ReceiptHandle(**{**handle._asdict(), field: value}))
+        values = (0, 1, most // 2, most // 2 + 1, most)
+        texts = [(value, text) for value in values for text in forged(handle, **{field: value})]
+        for value, text in texts:
             request = ack_request([text], "extremes")
             ended = await outcome(stub.AckMessage(request, metadata=who(), timeout=10))
             assert ended not in ("UNKNOWN", "INTERNAL", "INTERNAL_SERVER_ERROR"), (value, ended)

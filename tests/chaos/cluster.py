@@ -18,8 +18,9 @@ from tests.e2e.networks import HUB, Host, make_bridge
 
 NAMESERVERS, STORAGE, BROKERS = 3, 3, 2
 DISK_BYTES = 1_500_000_000
+REMOTING_PORT = 10_911
 START_LIMIT_S = 120.0
-CONFIG = """\
+CONFIG = f"""\
 plugins = ["kv"]
 
 [access_control]
@@ -28,6 +29,9 @@ insecure = true
 
 [receive]
 min_invisible_ms = 1000
+
+[remoting]
+port = {REMOTING_PORT}
 
 [storage]
 log_segment_bytes = 16777216
@@ -101,6 +105,10 @@ class ChaosCluster(Cluster):
         """Forget a process that was stopped, and its host."""
         self.local("remove", name)
         self.hosts.pop(name).close()
+
+    def remoting_ports(self) -> list[str]:
+        """Return the address of each broker's port for remoting clients."""
+        return [f"{self.hosts[name].address}:{REMOTING_PORT}" for name in self.names("broker")]
 
     def state(self, name: str) -> str:
         """Return the state of a process as `local status` says it."""

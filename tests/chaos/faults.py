@@ -19,7 +19,7 @@ from tests.e2e.cluster import ClusterError
 SLOTS = 4_096
 CHANGE_LIMIT_S = 120.0
 BALLAST = "filled-by-chaos"
-TOPICS = ("normal", "fifo", "delayed", "letters", "transactions")
+TOPICS = ("normal", "fifo", "delayed", "letters", "transactions", "sessions", "old")
 
 Heal = Callable[[], None]
 Begin = Callable[[ChaosCluster, random.Random], Heal]

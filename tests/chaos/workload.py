@@ -12,6 +12,9 @@ from tests.chaos.cluster import ChaosCluster
 from tests.chaos.dead_letters import MAX_ATTEMPTS, DeadLetters
 from tests.chaos.delays import Delays
 from tests.chaos.fifo import FifoConsumers
+from tests.chaos.lite import LiteTopics
+from tests.chaos.remoting import QUEUES as REMOTING_QUEUES
+from tests.chaos.remoting import RemotingClients
 from tests.chaos.tables import Tables
 from tests.e2e.client import Client
 from tests.e2e.cluster import ClusterError
@@ -47,6 +50,8 @@ class Workload:
         self._letters = DeadLetters(endpoint, "letters", "givers-up")
         self._transactions = Transactions(endpoint, "transactions", "transaction-consumers")
         self._tables = Tables(endpoint, chance)
+        self._lite = LiteTopics(endpoint, "sessions", "agents", chance)
+        self._remoting = RemotingClients(cluster.remoting_ports(), "old", "poppers", chance)
         self._stop = asyncio.Event()
         self._transacted = asyncio.Event()
         self._queues = {"normal": 12, "fifo": 6}
@@ -58,7 +63,11 @@ class Workload:
         cluster.create_topic("delayed", "--type", "DELAY", "--queues", "6")
         cluster.create_topic("letters", "--queues", "6")
         cluster.create_topic("transactions", "--type", "TRANSACTION", "--queues", "6")
+        cluster.create_topic("sessions", "--type", "LITE", "--queues", "4")
         cluster.create_group("givers-up", "--max-attempts", str(MAX_ATTEMPTS))
+        cluster.create_group("agents", "--max-attempts", "100")
+        cluster.create_topic("old", "--queues", str(REMOTING_QUEUES))
+        cluster.create_group("poppers", "--max-attempts", "100")
         cluster.create_group(RESETTING)
         self._tables.create(cluster)
 
@@ -76,6 +85,8 @@ class Workload:
                 self._fifo.run(self._stop),
                 self._transact(),
                 self._tables.run(self._stop),
+                self._lite.run(self._stop),
+                self._remoting.run(self._stop),
                 self._grow(),
                 self._reset(),
             ):
@@ -98,6 +109,8 @@ class Workload:
             "transactions": len(self._transactions.all),
             "dead_letters": len(self._letters.poisoned),
             "table_operations": self._tables.count(),
+            "lite_messages": len(self._lite.all),
+            "remoting_messages": len(self._remoting.all),
         }
 
     async def _finish(self) -> list[str]:
@@ -106,6 +119,10 @@ class Workload:
         with suppress(NeverHeld):
             await self._delays.finish(FINISH_LIMIT_S)
         wrong += self._delays.violations()
+        for some in (self._lite, self._remoting):
+            with suppress(NeverHeld):
+                await some.finish(FINISH_LIMIT_S)
+            wrong += some.violations()
         wrong += await self._letters.finish(self._cluster, FINISH_LIMIT_S)
         with suppress(TimeoutError):
             await self.load.drain()
@@ -135,7 +152,7 @@ class Workload:
         while not await self._stopped(GROW_S):
             topic = self._chance.choice(sorted(self._queues))
             queues = self._queues[topic] + 1
-            self.load.history.grown.add(topic)
+            self.load.history.grown[topic] += 1
             with suppress(ClusterError):
                 await asyncio.to_thread(
                     self._cluster.strata, "topic", "update", topic, "--queues", str(queues)

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.leases.queue_leases import QueueLeases
+from strata_mq.slots import FIRST_LITE_QUEUE
 from strata_multiraft.driver.ticker import Ticker
 from strata_multiraft.replica.replica import Replica
 from strata_nameserver.drafts import slot_moves
@@ -23,7 +25,7 @@ from strata_raft.log import RaftLog
 from strata_raft.types import Configuration, Entry
 from strata_runtime import logs
 from strata_seglog.tail import Tail
-from strata_sim.scenario import Scenario, at_rest
+from strata_sim.scenario import Scenario, ScenarioOptions, at_rest, with_lite_topics
 from strata_storage.base.dedupe import DedupeWindow
 from strata_storage.leading.appends.append import GroupAppender
 from strata_storage.leading.pops.lease_calls import LeaseCalls
@@ -125,7 +127,7 @@ def keep_acks_to_itself() -> None:
         finally:
             LeaseSets.propose = propose  # type: ignore[method-assign]
 
-    LeaseCalls.ack = ack  # type: ignore[method-assign]
+    LeaseCalls.ack = ack  # type: ignore
 
 
 def ignore_leases() -> None:
@@ -162,6 +164,17 @@ def leave_queues_early() -> None:
     Rehashes._cursor = end  # type: ignore[method-assign]
 
 
+def deliver_lite_topics_at_once() -> None:
+    """Deliver a message of a lite topic before the ones before it were acknowledged (rule 24)."""
+    original = StorageClient.pop
+
+    def pop(self: StorageClient, request: Any, *arguments: Any) -> Any:
+        request.fifo = request.fifo and request.queue < FIRST_LITE_QUEUE
+        return original(self, request, *arguments)
+
+    StorageClient.pop = pop  # type: ignore[method-assign, assignment]
+
+
 # The seed that found a fault last is tried first; a change of our code may make it another one.
 _FOUND_LAST = {
     "acknowledge_before_sync": 3,
@@ -191,6 +204,14 @@ _BREAKS: dict[str, tuple[int, str]] = {
     "ignore_leases": (24, "two holders"),
     "leave_queues_early": (23, "overtaken|out of order"),
     "grant_before_revoke": (17, "slot"),
+    "deliver_lite_topics_at_once": (24, "lite message too early|lite message overtaken"),
+}
+
+
+# Runs that show a fault, where the usual ones do not.
+_OPTIONS = {
+    "never_wake": at_rest,
+    "deliver_lite_topics_at_once": with_lite_topics,
 }
 
 
@@ -203,14 +224,14 @@ class Mutation:
         rule: number of the rule that it breaks.
         seeds: those that are tried, in order, until one finds it.
         finds: pattern of the violation that it must cause; another one does not count.
-        at_rest: only a cluster whose raft groups may rest shows it.
+        options: of the runs that show it.
     """
 
     apply: Callable[[], None]
     rule: int
     seeds: Sequence[int]
     finds: str
-    at_rest: bool = False
+    options: Callable[[], ScenarioOptions] = ScenarioOptions
 
 
 def _seeds(name: str) -> Sequence[int]:
@@ -219,7 +240,8 @@ def _seeds(name: str) -> Sequence[int]:
 
 def _mutation(apply: Callable[[], None]) -> Mutation:
     rule, finds = _BREAKS[apply.__name__]
-    return Mutation(apply, rule, _seeds(apply.__name__), finds, apply is never_wake)
+    options = _OPTIONS.get(apply.__name__, ScenarioOptions)
+    return Mutation(apply, rule, _seeds(apply.__name__), finds, options)
 
 
 MUTATIONS: dict[str, Mutation] = {
@@ -238,6 +260,7 @@ MUTATIONS: dict[str, Mutation] = {
         ignore_leases,
         leave_queues_early,
         grant_before_revoke,
+        deliver_lite_topics_at_once,
     )
 }
 
@@ -249,7 +272,7 @@ def main() -> int:
     mutation = MUTATIONS[name]
     mutation.apply()
     for count, seed in enumerate(map(int, seeds), 1):
-        verdict = Scenario(seed, at_rest() if mutation.at_rest else None).run()
+        verdict = Scenario(seed, mutation.options()).run()
         found = [one for one in verdict.violations if re.search(mutation.finds, one)]
         if found:
             print(json.dumps({"seed": seed, "tried": count, "found": found[0]}))

@@ -127,6 +127,20 @@ def test_raft_groups_that_rest() -> None:
 
 
 @needs_all_seeds
+@pytest.mark.timeout(SEEDS * SECONDS_PER_SEED)
+def test_lite_topics() -> None:
+    """Messages of lite topics come in order, once each, and lite topics that ended begin anew."""
+    seeds = max(2, SEEDS // 20)
+    last = FIRST_SEED + seeds - 1
+    verdicts = verdicts_of(start("--lite", "--seeds", f"{FIRST_SEED}-{last}"), seeds)
+    bad = [verdict for verdict in verdicts if verdict["violations"]]
+    assert not bad, "\n\n".join(map(explain, bad))
+    for verdict in verdicts:
+        assert verdict["activity"].get("lite_sends"), verdict["seed"]
+    assert any(verdict["activity"].get("lite_topics_ended") for verdict in verdicts)
+
+
+@needs_all_seeds
 @pytest.mark.timeout(2 * SECONDS_PER_SEED)
 def test_same_seed_same_run() -> None:
     """Two processes that run one seed see the same events, to the last message."""

@@ -245,6 +245,24 @@ async def test_a_reset_waits_for_the_end_of_a_lite_topic(tmp_path: Path) -> None
         assert not [key for key in engine.machine.rows.heads.of_topic(TOPIC.topic_id)]
 
 
+async def test_a_pop_with_a_filter_leaves_nothing_behind_a_lite_topic_that_ends(
+    tmp_path: Path,
+) -> None:
+    """A consumer group that comes meanwhile begins nowhere: its position would stay forever."""
+    async with node_under_test(tmp_path) as node:
+        (quiet,) = await number(node, "quiet")
+        await node.append([b"1"], queue=quiet)
+        node.clock.advance(LIFE_MS + 1_000)
+        engine = node.app.node.engine(GROUP)
+        ending = asyncio.ensure_future(expire(node))
+        await until(lambda: engine.leading().sets.held_queues)
+        sql = pb.Filter(kind=pb.FILTER_KIND_SQL, expression="color = 'red'")
+        popped = await node.pop(queue=quiet, filter=sql, start=pb.START_POSITION_LATEST)
+        assert not popped.messages
+        assert await ending == 1
+        assert not [key for key in engine.machine.rows.heads.of_topic(TOPIC.topic_id)]
+
+
 class _Counted:
     """A batch that notes which ranges are deleted."""
 

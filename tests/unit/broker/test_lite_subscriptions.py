@@ -49,7 +49,7 @@ class Subscriptions:
         self.directory = SlowDirectory()
         self.consumers = LiteConsumers(ManualClock())
         self.goodbye: Callable[[str], None]
-        group = meta_pb2.ConsumerGroup(consumer_group_id=CONSUMER_GROUP_ID, name="g")
+        group = self.group = meta_pb2.ConsumerGroup(consumer_group_id=CONSUMER_GROUP_ID, name="g")
         topic = SimpleNamespace(topic_id=TOPIC_ID, name="parent", is_lite=True)
 
         async def group_for_use(*_: object) -> meta_pb2.ConsumerGroup:
@@ -66,7 +66,7 @@ class Subscriptions:
             cast("Any", SimpleNamespace(lite=self.directory)),
             self.consumers,
             sessions=cast("Any", SimpleNamespace(on_terminated=on_terminated)),
-            telemetry=cast("Any", None),
+            telemetry=cast("Any", SimpleNamespace(stream_of=lambda client_id: None)),
             config=BrokerConfig.model_validate({"telemetry": {"lite_subscription_quota": QUOTA}}),
             clock=ManualClock(),
         )
@@ -122,6 +122,35 @@ async def test_a_request_that_adds_nothing_is_not_remembered(
         await subscriptions.sync(action, names, f"client-{number}")
     assert not subscriptions.consumers._consumers
     assert not subscriptions.consumers._by_client
+
+
+async def test_clients_that_gave_everything_up_are_not_remembered(
+    subscriptions: Subscriptions,
+) -> None:
+    """They have no room in any limit, so nothing else would bound them."""
+    subscriptions.directory.may_answer.set()
+    for number, (action, names) in enumerate(
+        ((PARTIAL_REMOVE, "ab"), (COMPLETE_ADD, ""), (COMPLETE_REMOVE, ""))
+    ):
+        client = f"c{number}"
+        await subscriptions.sync(PARTIAL_ADD, "ab", client)
+        await subscriptions.sync(PARTIAL_REMOVE, "b", client)
+        assert subscriptions.consumer(client) is not None
+        await subscriptions.sync(action, names, client)
+        assert subscriptions.consumer(client) is None, action
+    assert subscriptions.consumers.count == 0
+
+
+async def test_a_client_whose_only_lite_topic_another_one_claims_is_not_remembered(
+    subscriptions: Subscriptions,
+) -> None:
+    """In an exclusive consumer group the last one has it."""
+    subscriptions.directory.may_answer.set()
+    subscriptions.group.lite_exclusive = True
+    await subscriptions.sync(PARTIAL_ADD, "a", "before")
+    await subscriptions.sync(PARTIAL_ADD, "a", "after")
+    assert subscriptions.consumer("before") is None
+    assert subscriptions.consumer("after") is not None
 
 
 async def test_a_client_that_said_goodbye_is_not_subscribed_again(

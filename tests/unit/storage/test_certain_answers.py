@@ -10,7 +10,7 @@ import pytest
 from strata.storage.v1 import storage_pb2 as pb
 from strata_multiraft.base.errors import NotLeader
 from strata_storage.base.errors import Refused
-from strata_storage.leading.pops.lease_calls import LeaseRef
+from strata_storage.leading.pops.lease_calls import LeaseRef, QueueHandles
 from tests.unit.storage.serving_leader import KEY, ServingLeader
 from tests.unit.storage.waiting_leader import DEAD_LETTER_TOPIC_ID
 
@@ -20,7 +20,7 @@ ELSEWHERE = LeaseRef(*KEY, 0, 1, 0, 0)
 
 async def ack(node: ServingLeader) -> object:
     """Ack, and wait until the answer is certain."""
-    valid, future = node.leading.leases.ack({ELSEWHERE.key: ([0], [ELSEWHERE[3:]])})
+    valid, future = node.leading.leases.ack({ELSEWHERE.key: QueueHandles([0], [ELSEWHERE[3:]])})
     await node.leading.leases.settle(future)
     return valid
 

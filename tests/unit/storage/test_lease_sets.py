@@ -12,7 +12,7 @@ from strata_mq.commands.rare import TrimCommand, TrimmedQueue, encode_trim
 from strata_mq.leases.queue_leases import LeaseState, QueueLeases
 from strata_storage.base.config import EngineOptions
 from strata_storage.base.errors import Refused
-from strata_storage.leading.pops.lease_calls import LeaseRef
+from strata_storage.leading.pops.lease_calls import LeaseRef, QueueHandles
 from strata_storage.leading.pops.lease_sets import LeaseSets
 from strata_storage.leading.pops.set_deadlines import SetDeadlines
 from tests.unit.storage.serving_leader import CONSUMER_GROUP_ID, KEY, ServingLeader, lease
@@ -122,7 +122,7 @@ async def test_a_message_that_goes_wakes_who_waits_behind_it(
     if as_dead_letter:
         assert await move(node) == ["moved"]
     else:
-        valid, _ = node.leading.leases.ack({KEY: ([0], [(0, 1, 0, until_ms)])})
+        valid, _ = node.leading.leases.ack({KEY: QueueHandles([0], [(0, 1, 0, until_ms)])})
         assert valid == [True]
         node.commit()
     await turns()

@@ -152,6 +152,12 @@ class RemotingSection(Section):
     max_locks: int = Field(
         default=100_000, ge=1, description="Most locks of queues; further ones are not given."
     )
+    max_locks_per_client: int = Field(
+        default=10_000,
+        ge=1,
+        description="Most locks of queues of one client, and of one connection; further ones are "
+        "not given.",
+    )
     max_notifications: int = Field(
         default=1_000,
         ge=1,

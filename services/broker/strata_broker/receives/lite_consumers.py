@@ -117,8 +117,7 @@ class LiteConsumers:
                 if not requests:
                     del consumer.coming[name]
                     self.count -= 1
-                    if not consumer.places and not consumer.coming:
-                        self.drop(consumer)
+                    self.forget_empty(consumer)
 
     def add(self, consumer: LiteConsumer, places: Mapping[str, ConsumerPlace]) -> None:
         """Add lite topics, or move those whose number changed; they may have messages."""
@@ -146,6 +145,11 @@ class LiteConsumers:
             if place is not None:
                 self.count -= 1
                 self._unlink(consumer, place)
+
+    def forget_empty(self, consumer: LiteConsumer) -> None:
+        """Forget a client that has no lite topics, and expects none: no limit counts it."""
+        if not consumer.places and not consumer.coming:
+            self.drop(consumer)
 
     def drop(self, consumer: LiteConsumer) -> None:
         """Forget a client's subscriptions."""

@@ -191,7 +191,10 @@ class LiteSubscriptions:
             # Before anything is waited for: a later request may add what is not in this one.
             others = (consumer.places.keys() | consumer.coming.keys()) - set(names)
             self._consumers.remove(consumer, others)
-        return consumer if adds else None
+        if adds:
+            return consumer
+        self._consumers.forget_empty(consumer)
+        return None
 
     def _check_room(
         self, consumer: LiteConsumer | None, names: Collection[str], *, complete: bool
@@ -247,6 +250,7 @@ class LiteSubscriptions:
             return False
         for holder in holders:
             self._consumers.remove(holder, (name,))
+            self._consumers.forget_empty(holder)
             self._notify(holder.key.client_id, name)
         return True
 

@@ -221,7 +221,11 @@ class RemotingPort:
             parts.sessions, clock, member_timeout_ms=section.member_timeout_ms, metrics=metrics
         )
         locks = QueueLocks(
-            clock, lock_ms=section.lock_ms, max_locks=section.max_locks, metrics=metrics
+            clock,
+            lock_ms=section.lock_ms,
+            max_locks=section.max_locks,
+            max_locks_per_client=section.max_locks_per_client,
+            metrics=metrics,
         )
         routes = RemotingRoutes(
             face, parts.provisioner, self._addresses, cluster_name=section.cluster_name

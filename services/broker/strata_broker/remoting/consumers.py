@@ -182,7 +182,7 @@ class RemotingConsumers:
         taken = self._each(
             wanted.queues,
             wanted.group,
-            lambda key: self._locks.try_lock(key, wanted.client_id),
+            lambda key: self._locks.try_lock(key, wanted.client_id, exchange.client.peer),
         )
         shown = [
             {"brokerName": one.broker_name, "queueId": one.queue_id, "topic": one.topic}

@@ -118,6 +118,9 @@ class LiteDirectory:
         return numbers
 
     def _keep(self, topic_id: int, name: str, number: int) -> None:
+        before = self._numbers.get((topic_id, name), number)
+        if before != number:
+            self._names.pop((topic_id, before), None)
         self._numbers[topic_id, name] = number
         self._numbers.move_to_end((topic_id, name))
         self._names[topic_id, number] = name

@@ -14,8 +14,8 @@ from strata_storage.base.errors import Refused
 from strata_storage.base.watchers import WatchUpdate
 from strata_storage.leading.pops.lease_calls import (
     ConsumerQueue,
-    Handle,
     LeaseRef,
+    QueueHandles,
     ResetTarget,
 )
 from strata_storage.leading.pops.pop_calls import Delivered
@@ -71,18 +71,16 @@ def filter_of(filters: FilterCache, wanted: pb.Filter) -> MessageFilter:
         raise Refused(pb.OUTCOME_INVALID, str(error)) from error
 
 
-def handles_by_queue(
-    leases: Iterable[pb.LeaseRef],
-) -> dict[ConsumerKey, tuple[list[int], list[Handle]]]:
+def handles_by_queue(leases: Iterable[pb.LeaseRef | LeaseRef]) -> dict[ConsumerKey, QueueHandles]:
     """Return the leases that handles name by queue: their places in the call, and the handles."""
-    found: dict[ConsumerKey, tuple[list[int], list[Handle]]] = {}
+    found: dict[ConsumerKey, QueueHandles] = {}
     for place, ref in enumerate(leases):
         key = ref.consumer_group_id, ref.topic_id, ref.queue
         mine = found.get(key)
         if mine is None:
-            mine = found[key] = [], []
-        mine[0].append(place)
-        mine[1].append((ref.offset, ref.lease_number, ref.generation, ref.visible_at_ms))
+            mine = found[key] = QueueHandles([], [])
+        mine.places.append(place)
+        mine.handles.append((ref.offset, ref.lease_number, ref.generation, ref.visible_at_ms))
     return found
 
 

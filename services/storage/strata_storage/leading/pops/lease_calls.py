@@ -26,6 +26,18 @@ Handle = tuple[int, int, int, int]
 """Offset, lease number, generation and end of a lease, as in its receipt handle."""
 
 
+class QueueHandles(NamedTuple):
+    """Handles of one call that name leases of one queue.
+
+    Attributes:
+        places: of the handles in the call.
+        handles: in the same order.
+    """
+
+    places: list[int]
+    handles: list[Handle]
+
+
 class LeaseRef(NamedTuple):
     """Names one lease: the fields of a receipt handle."""
 
@@ -111,7 +123,7 @@ class LeaseCalls:
 
     def ack(
         self,
-        handles: Mapping[ConsumerKey, tuple[Sequence[int], Sequence[Handle]]],
+        handles: Mapping[ConsumerKey, QueueHandles],
         *,
         repeated: bool = False,
     ) -> tuple[list[bool], asyncio.Future[int] | None]:
@@ -128,14 +140,14 @@ class LeaseCalls:
         # Found before anything changes: finding may be refused.
         sets = {key: self._sets.find(key) for key in handles}
         now_ms = self._proposer.now_ms()
-        valid = [False] * sum([len(places) for places, _ in handles.values()])
+        valid = [False] * sum([len(mine.places) for mine in handles.values()])
         changes: list[Section] = []
         for key, lease_set in sets.items():
             if lease_set is None:
                 continue
-            places, mine = handles[key]
-            acked, change = lease_set.leases.ack_all(mine, now_ms, repeated=repeated)
-            for at, one in zip(places, acked, strict=True):
+            mine = handles[key]
+            acked, change = lease_set.leases.ack_all(mine.handles, now_ms, repeated=repeated)
+            for at, one in zip(mine.places, acked, strict=True):
                 valid[at] = one
             if change is not None:
                 changes.append((lease_set, change))

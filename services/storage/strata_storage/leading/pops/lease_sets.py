@@ -25,6 +25,7 @@ from strata_storage.leading.pops.matches import Matches
 from strata_storage.leading.pops.set_deadlines import SetDeadlines
 from strata_storage.leading.proposer import Proposer
 from strata_storage.rows.machine import GroupMachine
+from strata_storage.rows.ownership import Topic
 
 _EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
 # When a set is looked at again that could not be read.
@@ -174,6 +175,15 @@ class LeaseSets:
             # Else the group would start later after a change of leader or of the slot's owner.
             self.keep(started, started.leases.write_head())
         return started
+
+    def may_begin(self, topic: Topic, queue: int) -> bool:
+        """Whether a consumer group may begin at a queue: it is here, and pops may take of it.
+
+        A position in a lite topic that is about to end would come behind the end, and stay.
+        """
+        return (topic.topic_id, queue) not in self.held_queues and self._machine.serves_queue(
+            topic, queue
+        )
 
     def reload(self, lease_set: LeaseSet) -> None:
         """Read a set again, because a change of it could not be proposed and is not kept."""

@@ -281,7 +281,7 @@ class GroupPopper:
         """Return what a pop is likely to take of a queue and the log may lack."""
         topic_id = call.topic.topic_id
         local = self._machine.tier.local_offset(topic_id, queue)
-        if not local or not self._machine.serves_queue(call.topic, queue):
+        if not local or not self._sets.may_begin(call.topic, queue):
             return []
         lease_set = self._sets.find_or_start(
             (call.consumer_group_id, topic_id, queue), latest=call.latest
@@ -301,7 +301,7 @@ class GroupPopper:
         """Let the filter decide on messages that have to be read for that."""
         wanted = _wanted(call.take)
         for queue in scan.queues:
-            if not self._machine.serves_queue(call.topic, queue):
+            if not self._sets.may_begin(call.topic, queue):
                 continue
             key = (call.consumer_group_id, call.topic.topic_id, queue)
             lease_set = self._sets.find_or_start(key, latest=call.latest)
