@@ -159,8 +159,8 @@ OF_STORAGE = (
         24,
         "libs/mq/strata_mq/leases/queue_leases.py",
         (
-            "            elif self._is_held(lease, lease_number, generation, now_ms):\n"
-            "                del rows[offset]"
+            "            elif self._is_acked(lease, lease_number, generation, "
+            "visible_at_ms, now_ms):\n                del rows[offset]"
         ),
         "            elif lease is not None:\n                del rows[offset]",
         ("tests/unit/mq/test_leases.py::test_a_handle_is_void_from_its_visible_time_on",),

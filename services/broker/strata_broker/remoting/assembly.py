@@ -144,6 +144,17 @@ def new_remoting(
     return remoting
 
 
+def _queue_locks(runtime: CallRuntime) -> QueueLocks:
+    section = runtime.config.remoting
+    return QueueLocks(
+        runtime.clock,
+        lock_ms=section.lock_ms,
+        max_locks=section.max_locks,
+        max_locks_per_client=section.max_locks_per_client,
+        metrics=runtime.metrics,
+    )
+
+
 def _batch_acks(face: MessagingFace, view: MetadataView, runtime: CallRuntime) -> RemotingBatchAcks:
     config = runtime.config
     return RemotingBatchAcks(
@@ -220,13 +231,7 @@ class RemotingPort:
         members = RemotingMembers(
             parts.sessions, clock, member_timeout_ms=section.member_timeout_ms, metrics=metrics
         )
-        locks = QueueLocks(
-            clock,
-            lock_ms=section.lock_ms,
-            max_locks=section.max_locks,
-            max_locks_per_client=section.max_locks_per_client,
-            metrics=metrics,
-        )
+        locks = _queue_locks(runtime)
         routes = RemotingRoutes(
             face, parts.provisioner, self._addresses, cluster_name=section.cluster_name
         )
