@@ -157,6 +157,11 @@ def test_cert_manager_gives_what_the_authority_of_the_chart_gives(
         for spec in (item["spec"] for item in named(items, "Certificate").values())
     }
     assert found == wanted
+    usages = {
+        item["spec"]["secretName"]: "client auth" in item["spec"]["usages"]
+        for item in named(items, "Certificate").values()
+    }
+    assert usages == {secret: secret != "demo-edge-tls" for secret in wanted}
     assert "CronJob" not in {item["kind"] for item in items}
 
 

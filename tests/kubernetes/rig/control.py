@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.kubernetes.rig.binaries import program
+from tests.kubernetes.rig.binaries import DEFINITIONS, program
 from tests.kubernetes.rig.network import CONTROL, CONTROL_ADDRESS, SERVICES
 from tests.kubernetes.rig.processes import Part, run, wait_for
 
@@ -95,6 +96,24 @@ class Control:
             f"    kubeconfig {self.kubeconfig}\n    pods insecure\n    ttl 1\n  }}\n}}\n"
         )
         self._start("coredns", "-conf", str(corefile))
+
+    def define(self) -> None:
+        """Install the kinds of operators: cert-manager, KEDA, the Prometheus operator."""
+        self.kubectl("apply", "--server-side", "-f", str(DEFINITIONS))
+        self.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+
+    def start_loop(self, name: str, *arguments: str, enter: Sequence[str] = ()) -> Part:
+        """Start a loop of an operator; it ends with the control plane.
+
+        Args:
+            name: of the program.
+            arguments: after the kubeconfig.
+            enter: command that it runs under; empty: as the control plane does.
+        """
+        command = [*(enter or self._enter), program(name), str(self.kubeconfig), *arguments]
+        part = Part(name, command, self.folder)
+        self._parts.append(part)
+        return part
 
     def check(self) -> None:
         """Raise if a part has ended."""
