@@ -14,6 +14,8 @@ DEFINITIONS = FOLDER.parent / "definitions"
 SERVER = ("etcd", "kube-apiserver", "kubectl", "helm")
 """Enough for a dry run at a real API server."""
 PODS = (*SERVER, "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "coredns")
+SCHEDULING = (*SERVER, "kube-controller-manager", "kube-scheduler")
+"""Enough for pods that get a node."""
 CERTIFICATES = (*SERVER, "certmanager")
 """Enough for certificates by cert-manager."""
 POLICIES = (*SERVER, "kuberouter")

@@ -71,6 +71,20 @@ class Control:
 
     def start_controllers(self) -> None:
         """Start what turns objects into pods, and CoreDNS."""
+        self.start_scheduling()
+        corefile = self.folder / "Corefile"
+        corefile.write_text(
+            f".:53 {{\n  bind {self.address}\n  errors\n  kubernetes cluster.local {{\n"
+            f"    kubeconfig {self.kubeconfig}\n    pods insecure\n    ttl 1\n  }}\n}}\n"
+        )
+        self._start("coredns", "-conf", str(corefile))
+
+    def start_scheduling(self, *, are_nodes_real: bool = True) -> None:
+        """Start what turns objects into pods and chooses their nodes.
+
+        Args:
+            are_nodes_real: they have kubelets; else nobody misses their heartbeats.
+        """
         common = [
             f"{option}={self.kubeconfig}"
             for option in (
@@ -84,18 +98,13 @@ class Control:
             *common,
             f"--service-account-private-key-file={self.folder / 'accounts.key'}",
             f"--root-ca-file={self.ca_file}",
-            "--controllers=*,-node-ipam-controller",
+            "--controllers=*,-node-ipam-controller"
+            + ("" if are_nodes_real else ",-node-lifecycle-controller"),
             "--node-monitor-grace-period=20s",
             "--horizontal-pod-autoscaler-sync-period=2s",
             f"--cert-dir={self.folder / 'controllers'}",
         )
         self._start("kube-scheduler", *common, f"--cert-dir={self.folder / 'scheduler'}")
-        corefile = self.folder / "Corefile"
-        corefile.write_text(
-            f".:53 {{\n  bind {self.address}\n  errors\n  kubernetes cluster.local {{\n"
-            f"    kubeconfig {self.kubeconfig}\n    pods insecure\n    ttl 1\n  }}\n}}\n"
-        )
-        self._start("coredns", "-conf", str(corefile))
 
     def define(self) -> None:
         """Install the kinds of operators: cert-manager, KEDA, the Prometheus operator."""
