@@ -491,6 +491,7 @@ class BrokerApp:
         await self._registration.leave(grace_s)
         await self._drain(grace_s)
         await self._edge.stop(max(0.0, ends_s - self._clock.monotonic_s()))
+        await self._registration.left()
         await self._operators.stop_peers()
         await self.requests.stop()
         await self._tasks.stop()
