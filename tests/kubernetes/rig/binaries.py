@@ -13,17 +13,18 @@ DEFINITIONS = FOLDER.parent / "definitions"
 
 SERVER = ("etcd", "kube-apiserver", "kubectl", "helm")
 """Enough for a dry run at a real API server."""
-PODS = (*SERVER, "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "coredns")
 SCHEDULING = (*SERVER, "kube-controller-manager", "kube-scheduler")
 """Enough for pods that get a node."""
 CERTIFICATES = (*SERVER, "certmanager")
 """Enough for certificates by cert-manager."""
 POLICIES = (*SERVER, "kuberouter")
 """Enough for network policies that are enforced."""
+PODS = (*SCHEDULING, "kubelet", "kube-proxy", "coredns", "kuberouter")
+"""Enough for real pods."""
 _NETWORK = ("iptables", "ipset", "ip", "nsenter")
 _CONTAINERS = ("containerd", "ctr", "runc", "unshare", "conntrack")
 
-HOW = "make kubernetes-parts builds it (needs Go; real pods need root, containerd and runc)"
+HOW = "make kubernetes-parts builds it (needs Go; real pods need root, containerd, runc, ipset)"
 HOW_POLICIES = "network policies need root and Debian's iptables, ipset and iproute2"
 
 
