@@ -105,7 +105,7 @@ def manager(control: Control) -> Iterator[Part]:
         }
     )
     yield part
-    part.kill()
+    control.end_loop(part)
 
 
 @pytest.fixture(scope="module")

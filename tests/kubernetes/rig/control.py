@@ -124,6 +124,11 @@ class Control:
         self._parts.append(part)
         return part
 
+    def end_loop(self, part: Part) -> None:
+        """End a loop before the control plane ends."""
+        part.kill()
+        self._parts.remove(part)
+
     def check(self) -> None:
         """Raise if a part has ended."""
         for part in self._parts:
