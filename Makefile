@@ -188,8 +188,8 @@ docs: setup-dev ## write the generated pages: docs/{cli,configuration,metrics}.m
 kubernetes-parts: ## build the parts of Kubernetes into build/kubernetes (needs Go; 15 minutes of processor time)
 	@tests/kubernetes/build.sh
 
-test-kubernetes: setup-dev kubernetes-parts ## validate the chart and its examples at a real API server
-	@$(BIN)/pytest tests/kubernetes/examples_on_a_server.py $(ARGS)
+test-kubernetes: setup-dev kubernetes-parts ## validate the chart at a real API server, with cert-manager, a scheduler and enforced network policies (needs root, iptables, ipset)
+	@$(BIN)/pytest tests/kubernetes/*_on_a_server.py $(ARGS)
 
 life-kubernetes: setup-dev kubernetes-parts ## install, upgrade, scale and break the chart in real pods; IMAGE_TAR=file of `docker save` (needs root, containerd)
 	@$(BIN)/python -m tests.kubernetes.life --image $(IMAGE_TAR) $(ARGS)

@@ -1,10 +1,12 @@
 #!/bin/sh
-# The parts of Kubernetes that tests/kubernetes runs, into build/kubernetes/bin. All but CoreDNS are
-# one module, so that they share what is compiled: 15 minutes of processor time, once.
+# The parts of Kubernetes that tests/kubernetes runs, into build/kubernetes/bin, and the definitions of
+# operators' kinds, into build/kubernetes/definitions. All programs of Kubernetes are one module, so
+# that they share what is compiled: 15 minutes of processor time, once.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 target=${STRATA_KUBERNETES_BIN:-$root/build/kubernetes/bin}
 kubernetes=v1.36.3 staging=v0.36.3 helm=v3.21.2 etcd=v3.6.8 coredns=v1.13.1
+certmanager=v1.20.2 kuberouter=v2.1.0 keda=v2.21.0 prometheus_operator=v0.85.0
 command -v go >/dev/null || { echo "kubernetes-parts: Go 1.26 or newer is missing" >&2; exit 1; }
 export GOFLAGS="-mod=mod -buildvcs=false"
 mkdir -p "$target" "$root/build/kubernetes/all" "$root/build/kubernetes/coredns"
@@ -47,3 +49,40 @@ cd "$root/build/kubernetes/coredns"
 flags="-s -w"
 [ -f go.mod ] || { go mod init strata.invalid/coredns; go get "github.com/coredns/coredns@$coredns"; }
 build coredns github.com/coredns/coredns
+
+# loop NAME MODULE@VERSION: one of tests/kubernetes/programs. It has the versions of the module above,
+# also of what it would have newer, so that it shares what is compiled.
+loop() {
+  [ -x "$target/$1" ] && return
+  mkdir -p "$root/build/kubernetes/$1"
+  cd "$root/build/kubernetes/$1"
+  cp "$root/tests/kubernetes/programs/$1/main.go" ../all/go.mod ../all/go.sum .
+  for each in antlr4-go/antlr/v4@v4.13.0 go-openapi/jsonpointer@v0.21.0 \
+    go-openapi/jsonreference@v0.20.2 go-openapi/swag@v0.23.0 google/gnostic-models@v0.7.0 \
+    mailru/easyjson@v0.7.7 stoewer/go-strcase@v1.3.0; do
+    go mod edit -replace "github.com/${each%@*}=github.com/$each"
+  done
+  go get "$2"
+  build "$1" .
+}
+loop kuberouter "github.com/cloudnativelabs/kube-router/v2@$kuberouter"
+loop certmanager "github.com/cert-manager/cert-manager@$certmanager"
+
+# definitions MODULE@VERSION FOLDER PREFIX...: files of a module that begin so.
+definitions=$(dirname "$target")/definitions
+mkdir -p "$definitions"
+definitions() {
+  folder=$(go mod download -json "$1" | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')/$2
+  shift 2
+  for each in "$@"; do
+    [ -f "$definitions/$each.yaml" ] || install -m 644 "$folder/$each.yaml" "$definitions/"
+  done
+}
+cd "$definitions"
+definitions "github.com/cert-manager/cert-manager@$certmanager" deploy/crds \
+  cert-manager.io_certificates cert-manager.io_certificaterequests cert-manager.io_issuers \
+  cert-manager.io_clusterissuers acme.cert-manager.io_challenges acme.cert-manager.io_orders
+definitions "github.com/kedacore/keda/v2@$keda" config/crd/bases keda.sh_scaledobjects
+definitions "github.com/prometheus-operator/prometheus-operator@$prometheus_operator" \
+  example/prometheus-operator-crd monitoring.coreos.com_servicemonitors \
+  monitoring.coreos.com_prometheusrules

@@ -2,9 +2,10 @@
 
 python -m tests.kubernetes.life --image FILE.tar [--out RESULT.json] [--only CHANGE...]
 
-Installs the chart, then upgrades, rolls back, scales storage from 3 to 5 and back, lets volumes
-grow, deletes pods, loses a volume and a node, and is refused what would lose replicas. The result
-has for each change how long it took and what clients saw.
+Installs the chart, then upgrades, rolls back, adds the console, closes the network to strangers,
+scales storage from 3 to 5 and back, lets volumes grow, deletes pods, loses a volume and a node, and
+is refused what would lose replicas. The result has for each change how long it took and what
+clients saw.
 """
 
 from __future__ import annotations
@@ -17,12 +18,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.kubernetes.release import NAME, Clients, Release, now_s
+from tests.kubernetes.release import NAME, NAMESPACE, Clients, Release, now_s
 from tests.kubernetes.rig.binaries import ROOT, missing
 from tests.kubernetes.rig.cluster import Rig
 from tests.kubernetes.rig.processes import PartError, wait_for
 
 Result = dict[str, Any]
+
+_FETCH = """
+import ssl, sys, urllib.request
+trusted = ssl.create_default_context(cafile="/etc/strata-tls/ca.crt")
+with urllib.request.urlopen(sys.argv[1], context=trusted, timeout=10) as answer:
+    print(answer.status, answer.read(2_000).decode())
+"""
 
 
 def main() -> int:
@@ -120,6 +128,35 @@ def rollback(release: Release) -> Result:
     release.wait_ready()
     assert not ids(release) & before, "pods were not replaced"
     return {}
+
+
+def console(release: Release) -> Result:
+    """The console comes up, and shows its page to whoever trusts the release's certificate."""
+    release.upgrade("--set", "console.enabled=true")
+    release.wait_ready()
+    page = release.python(_FETCH, f"https://{NAME}-console.{NAMESPACE}.svc:8085/")
+    assert page.startswith("200 ") and "<!doctype html>" in page.lower(), page[:200]
+    return {}
+
+
+def network_policies(release: Release) -> Result:
+    """A stranger reaches the port for clients and no other; pods of the release reach all."""
+    stranger = release.start_stranger()
+    targets = release.opened()
+    everything = set(targets.values())
+
+    def strangers() -> set[str]:
+        return {targets[each] for each in release.reached(stranger, list(targets))}
+
+    seconds = wait_for(lambda: strangers() == everything, "a stranger reaches everything", 60)
+    release.upgrade("--set", "networkPolicy.enabled=true")
+    release.wait_ready()
+    targets = release.opened()
+    seconds = wait_for(lambda: strangers() == {"broker/grpc"}, "a stranger reaches one port", 60)
+    own = {targets[each] for each in release.reached(None, list(targets))}
+    assert own == everything, everything - own
+    release.stop_stranger()
+    return {"closed_after_s": round(seconds, 1), "ports": sorted(everything)}
 
 
 def scale_out(release: Release) -> Result:
@@ -224,6 +261,8 @@ def say(result: Result) -> Result:
 CHANGES: list[tuple[str, Callable[[Release], Result]]] = [
     ("upgrade", upgrade),
     ("rollback", rollback),
+    ("console", console),
+    ("network_policies", network_policies),
     ("scale_out", scale_out),
     ("scale_in", scale_in),
     ("refused_scale_in", refused_scale_in),

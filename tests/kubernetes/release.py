@@ -19,6 +19,16 @@ CHART = ROOT / "charts" / "strata"
 VALUES = Path(__file__).with_name("values.yaml")
 NAME, NAMESPACE = "demo", "messaging"
 _TIMEOUT = "15m"
+_REACH = """
+import socket, sys
+for target in sys.argv[1:]:
+    host, port = target.split(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=3).close()
+        print(target)
+    except OSError:
+        pass
+"""
 
 
 class Release:
@@ -26,13 +36,14 @@ class Release:
 
     Args:
         rig: the cluster that it is installed on.
-        image: REPOSITORY:TAG.
+        image: REPOSITORY:TAG; also an attribute.
     """
 
     def __init__(self, rig: Rig, image: str) -> None:
         self.rig = rig
         self.control = rig.control
         repository, _, tag = image.rpartition(":")
+        self.image = image
         self._values = [
             *("-f", str(VALUES), "--set", f"image.repository={repository}"),
             *("--set-string", f"image.tag={tag}"),
@@ -72,6 +83,50 @@ class Release:
     def strata(self, *arguments: str) -> str:
         """Return the output of the command in the toolbox."""
         return self.kubectl("exec", f"deploy/{NAME}-toolbox", "--", "strata", *arguments)
+
+    def python(self, program: str, *arguments: str) -> str:
+        """Return the output of a program of Python in the toolbox."""
+        pod = f"deploy/{NAME}-toolbox"
+        return self.kubectl("exec", pod, "--", "python3", "-c", program, *arguments)
+
+    def opened(self) -> dict[str, str]:
+        """Return the ports that pods of the tiers open, ADDRESS:PORT to COMPONENT/NAME."""
+        tiers = "app.kubernetes.io/component in (nameserver,storage,broker)"
+        return {
+            f"{pod['status']['podIP']}:{port['containerPort']}": (
+                f"{pod['metadata']['labels']['app.kubernetes.io/component']}/{port['name']}"
+            )
+            for pod in self.get("pods", "-l", tiers)["items"]
+            if not pod["metadata"].get("deletionTimestamp")
+            for port in pod["spec"]["containers"][0]["ports"]
+        }
+
+    def start_stranger(self) -> str:
+        """Start a pod of nobody in a namespace of its own; return the namespace."""
+        space = "elsewhere"
+        self.control.kubectl("create", "namespace", space)
+        image = ("--image", self.image, "--image-pull-policy=Never")
+        forever = ("--command", "--", "sleep", "infinity")
+        self.control.kubectl("run", "stranger", "-n", space, *image, *forever)
+        ready = ("--for=condition=Ready", "--timeout=120s")
+        self.control.kubectl("wait", "pod/stranger", "-n", space, *ready)
+        return space
+
+    def stop_stranger(self) -> None:
+        """Remove it."""
+        self.control.kubectl("delete", "namespace", "elsewhere", "--wait=false")
+
+    def reached(self, stranger: str | None, targets: list[str]) -> list[str]:
+        """Return the targets that a connection reaches.
+
+        Args:
+            stranger: namespace of the stranger; None: from the toolbox.
+            targets: ADDRESS:PORT.
+        """
+        if stranger is None:
+            return self.python(_REACH, *targets).split()
+        pod = ("exec", "-n", stranger, "stranger", "--")
+        return self.control.kubectl(*pod, "python3", "-c", _REACH, *targets).split()
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return the nodes of the StrataMQ cluster."""

@@ -13,7 +13,7 @@ import contextlib
 from strata_angelia.http2_tls import probe
 from strata_angelia.metrics import METRICS
 from strata_angelia.tls import PeerTls
-from strata_runtime.certificate_watch import CertificateWatch, not_read, versions
+from strata_runtime.certificate_watch import WARN_DAYS, CertificateWatch, not_read, versions
 from strata_runtime.clock import Clock, SystemClock
 from strata_runtime.errors import ConfigError, one_line
 from strata_runtime.health import Health, Problem, Severity
@@ -24,7 +24,6 @@ from strata_runtime.tasks import Tasks
 _LOOK_INTERVAL_S = 1.0
 _PEERS_INTERVAL_S = 60.0
 _PROBE_TIMEOUT_S = 5.0
-_WARN_DAYS = 30
 _DAY_MS = 86_400_000
 
 
@@ -90,7 +89,7 @@ class PeerCertificate:
             endpoint: (ends_ms - now_ms) / _DAY_MS
             for endpoint, ends_ms in self.tls.peer_ends_ms.items()
         }
-        return {endpoint: days for endpoint, days in left.items() if days < _WARN_DAYS}
+        return {endpoint: days for endpoint, days in left.items() if days < WARN_DAYS}
 
     async def check(self) -> None:
         """Take the files if they have changed and can be used."""

@@ -192,6 +192,8 @@ class PeerTls:
         self.policy.restrict(context)
         context.load_cert_chain(self.files.certificate_file, self.files.key_file, password="")
         context.load_verify_locations(self.files.ca_file)
+        # The authority may be signed by another one, whose other certificates are of no concern.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         if protocol == ssl.PROTOCOL_TLS_CLIENT:
             context.set_alpn_protocols(["h2"])  # gRPC insists; the tcp transport has no opinion
         else:

@@ -13,9 +13,11 @@ from strata_runtime.health import Health, Problem, Severity
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 
+WARN_DAYS = 30
+"""Days before its end from which on a certificate is a problem of a node's health."""
+
 _DAY_MS = 86_400_000
 _CHECK_INTERVAL_S = 6 * 3_600.0
-_WARN_DAYS = 30
 _URGENT_DAYS = 7
 _KIND = "certificate"
 
@@ -75,13 +77,13 @@ class CertificateWatch:
             self._log.error("certificate has expired", file=file, days_ago=round(-days, 1))
         elif days < _URGENT_DAYS:
             self._log.error("certificate expires within days", file=file, days_left=round(days, 1))
-        elif days < _WARN_DAYS:
+        elif days < WARN_DAYS:
             self._log.warning("certificate expires soon", file=file, days_left=round(days, 1))
 
     def health(self) -> Health:
         """Return what is wrong with the certificate; nothing while its end is far away."""
-        days = self.days_left() if self._ends_ms is not None else _WARN_DAYS
-        if days >= _WARN_DAYS:
+        days = self.days_left() if self._ends_ms is not None else WARN_DAYS
+        if days >= WARN_DAYS:
             return Health()
         name = str(self._certificate.certificate_file)
         if days < 0:

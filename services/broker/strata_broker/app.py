@@ -104,6 +104,7 @@ class BrokerApp(BrokerParts):
         await self._registration.leave(grace_s)
         await self._drain(grace_s)
         await self._edge.stop(max(0.0, ends_s - self._clock.monotonic_s()))
+        await self._registration.left()
         await self._operators.stop_peers()
         await self.requests.stop()
         await self._tasks.stop()

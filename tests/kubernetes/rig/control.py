@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.kubernetes.rig.binaries import program
+from tests.kubernetes.rig.binaries import DEFINITIONS, program
 from tests.kubernetes.rig.network import CONTROL, CONTROL_ADDRESS, SERVICES
 from tests.kubernetes.rig.processes import Part, run, wait_for
 
@@ -70,6 +71,20 @@ class Control:
 
     def start_controllers(self) -> None:
         """Start what turns objects into pods, and CoreDNS."""
+        self.start_scheduling()
+        corefile = self.folder / "Corefile"
+        corefile.write_text(
+            f".:53 {{\n  bind {self.address}\n  errors\n  kubernetes cluster.local {{\n"
+            f"    kubeconfig {self.kubeconfig}\n    pods insecure\n    ttl 1\n  }}\n}}\n"
+        )
+        self._start("coredns", "-conf", str(corefile))
+
+    def start_scheduling(self, *, are_nodes_real: bool = True) -> None:
+        """Start what turns objects into pods and chooses their nodes.
+
+        Args:
+            are_nodes_real: they have kubelets; else nobody misses their heartbeats.
+        """
         common = [
             f"{option}={self.kubeconfig}"
             for option in (
@@ -83,18 +98,36 @@ class Control:
             *common,
             f"--service-account-private-key-file={self.folder / 'accounts.key'}",
             f"--root-ca-file={self.ca_file}",
-            "--controllers=*,-node-ipam-controller",
+            "--controllers=*,-node-ipam-controller"
+            + ("" if are_nodes_real else ",-node-lifecycle-controller"),
             "--node-monitor-grace-period=20s",
             "--horizontal-pod-autoscaler-sync-period=2s",
             f"--cert-dir={self.folder / 'controllers'}",
         )
         self._start("kube-scheduler", *common, f"--cert-dir={self.folder / 'scheduler'}")
-        corefile = self.folder / "Corefile"
-        corefile.write_text(
-            f".:53 {{\n  bind {self.address}\n  errors\n  kubernetes cluster.local {{\n"
-            f"    kubeconfig {self.kubeconfig}\n    pods insecure\n    ttl 1\n  }}\n}}\n"
-        )
-        self._start("coredns", "-conf", str(corefile))
+
+    def define(self) -> None:
+        """Install the kinds of operators: cert-manager, KEDA, the Prometheus operator."""
+        self.kubectl("apply", "--server-side", "-f", str(DEFINITIONS))
+        self.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+
+    def start_loop(self, name: str, *arguments: str, enter: Sequence[str] = ()) -> Part:
+        """Start a loop of an operator; it ends with the control plane.
+
+        Args:
+            name: of the program.
+            arguments: after the kubeconfig.
+            enter: command that it runs under; empty: as the control plane does.
+        """
+        command = [*(enter or self._enter), program(name), str(self.kubeconfig), *arguments]
+        part = Part(name, command, self.folder)
+        self._parts.append(part)
+        return part
+
+    def end_loop(self, part: Part) -> None:
+        """End a loop before the control plane ends."""
+        part.kill()
+        self._parts.remove(part)
 
     def check(self) -> None:
         """Raise if a part has ended."""

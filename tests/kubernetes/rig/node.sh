@@ -1,6 +1,7 @@
 #!/bin/sh
 # One node, in namespaces of its own for network, mounts and process ids: containerd, kubelet,
-# kube-proxy. node.sh FOLDER NAME ADDRESS PAUSE_TAR [IMAGE_TAR...]
+# kube-proxy, and kube-router's loop for network policies.
+# node.sh FOLDER NAME ADDRESS PAUSE_TAR [IMAGE_TAR...]
 set -eu
 folder=$1 name=$2 address=$3
 shift 3
@@ -30,6 +31,10 @@ until ctr -a "$socket" version >/dev/null 2>&1; do sleep 0.2; done
 for image in "$@"; do
   ctr -a "$socket" -n k8s.io images import "$image" >>"$folder/import.log" 2>&1
 done
+# It ends until the kubelet has registered the node.
+until "$BIN/kuberouter" "$KUBECONFIG" "$name" "$SERVICES" >>"$folder/kuberouter.log" 2>&1; do
+  sleep 1
+done &
 "$BIN/kube-proxy" --config="$folder/proxy.yaml" >>"$folder/proxy.log" 2>&1 &
 exec "$BIN/kubelet" --config="$folder/kubelet.yaml" --kubeconfig="$KUBECONFIG" \
   --hostname-override="$name" --node-ip="$address" --root-dir=/var/lib/kubelet \

@@ -74,6 +74,7 @@ class Node:
             "BIN": str(FOLDER),
             "KUBECONFIG": str(self._control.kubeconfig),
             "LABELS": f"topology.kubernetes.io/zone={self.zone}",
+            "SERVICES": network.SERVICES,
         }
         self._part = Part(self.name, [*enter, *unshare, *script], self._control.folder, environment)
 
@@ -116,15 +117,9 @@ class Node:
             "ranges": ranges,
             "routes": [{"dst": "0.0.0.0/0"}],
         }
-        bridge = {
-            "type": "bridge",
-            "bridge": "cni0",
-            "isGateway": True,
-            "ipMasq": False,
-            "hairpinMode": True,
-            "ipam": ipam,
-        }
-        return {"cniVersion": "0.4.0", "name": "rig", "plugins": [bridge]}
+        # A cable for each pod, no bridge: all traffic passes the node's tables, so policies see it.
+        cable = {"type": "ptp", "ipMasq": False, "ipam": ipam}
+        return {"cniVersion": "0.4.0", "name": "rig", "plugins": [cable]}
 
     def _kubelet(self) -> dict[str, Any]:
         return {
@@ -171,8 +166,8 @@ class Node:
             "clusterCIDR": network.PODS,
             "mode": "iptables",
             "oomScoreAdj": 0,
-            # The bridge's own traffic does not pass iptables here: answers come back by the node.
-            "iptables": {"masqueradeAll": True, "syncPeriod": "10s", "minSyncPeriod": "0s"},
+            # Policies must see who calls a service, not the node that it comes by.
+            "iptables": {"masqueradeAll": False, "syncPeriod": "10s", "minSyncPeriod": "0s"},
             "conntrack": {"maxPerCore": 0, "min": 0},
         }
 

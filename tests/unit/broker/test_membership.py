@@ -182,6 +182,26 @@ async def test_a_broker_that_stops_leaves_the_routes_of_the_others(
     assert not meta.nodes
 
 
+async def test_a_broker_leaves_as_soon_as_a_nameserver_leads_again(
+    config: BrokerConfig, storage: FakeStorage, meta: FakeMeta
+) -> None:
+    """An upgrade replaces both at once; who is left behind is a node that is down, for an hour."""
+    short = config.metadata.model_copy(update={"deregister_timeout_ms": 20})
+    changed = config.model_copy(update={"metadata": short})
+    edge = FakeEdge()
+    made = broker(changed, edge, storage, {"n1": meta})
+    await made.start()
+    assert meta.nodes
+    meta.down = True
+    stopping = asyncio.ensure_future(made.stop(10.0))
+    # The first try has failed: clients are let go.
+    await until(lambda: edge.draining)
+    meta.down = False
+    edge.drained.set()
+    await stopping
+    assert not meta.nodes
+
+
 async def test_a_broker_behind_a_virtual_address_is_known_by_its_own(
     config: BrokerConfig, meta: FakeMeta, storage: FakeStorage
 ) -> None:

@@ -19,6 +19,9 @@ from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
 
+_LEAVE_S = 5.0
+"""Time to leave, at most: nameservers elect another leader in a second or two."""
+
 
 class BrokerRegistration:
     """See the module docstring.
@@ -50,6 +53,7 @@ class BrokerRegistration:
         self._metrics = metrics
         self._node_id = ""
         self._presence: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Task[None] | None = None
         self._log = get_logger("broker")
 
     async def register(self, node: meta_pb2.Node) -> None:
@@ -71,13 +75,38 @@ class BrokerRegistration:
             self._log.warning("no nameserver registered the broker; it serves meanwhile")
 
     async def leave(self, grace_s: float) -> None:
-        """Leave the routes of the other brokers before clients are let go."""
+        """Leave the routes of the other brokers before clients are let go.
+
+        While no nameserver leads this goes on behind: a broker that is not taken off stays a node
+        that is down, for as long as nameservers remember it.
+        """
         presence, self._presence = self._presence, None
         if presence is None or not grace_s:
             return
         # A heartbeat after the removal would register the broker again.
         presence.cancel()
         await asyncio.wait((presence,))
+        reason = await self._take_off(grace_s)
+        if reason:
+            self._leaving = self._tasks.spawn("leave", self._try_again(reason, grace_s))
+
+    async def left(self) -> None:
+        """Wait until the broker has left, or nobody tries any more."""
+        if self._leaving is not None:
+            await asyncio.wait((self._leaving,))
+
+    async def _try_again(self, reason: str, grace_s: float) -> None:
+        try:
+            async with asyncio.timeout(min(grace_s, _LEAVE_S)):
+                while reason:
+                    await asyncio.sleep(self._config.presence().retry_ms / 1_000)
+                    reason = await self._take_off(grace_s)
+        except TimeoutError:
+            # The nameservers notice its silence.
+            self._log.warning("not taken off the nodes", reason=reason)
+
+    async def _take_off(self, grace_s: float) -> str:
+        """Take the broker off the nodes; return why that failed, empty: it did not."""
         try:
             await self._metadata.call(
                 "RemoveNode",
@@ -85,6 +114,9 @@ class BrokerRegistration:
                 meta_pb2.RemoveNodeResponse,
                 timeout_s=min(grace_s, self._config.metadata.deregister_timeout_ms / 1000),
             )
-        except (MetaRefused, AngeliaError) as failure:
-            # The nameservers notice its silence.
-            self._log.warning("not taken off the nodes", reason=str(failure))
+        except MetaRefused as refused:
+            is_gone = refused.outcome == meta_pb2.META_OUTCOME_NOT_FOUND
+            return "" if is_gone else str(refused)
+        except AngeliaError as failure:
+            return str(failure)
+        return ""
