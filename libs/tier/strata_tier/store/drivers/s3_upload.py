@@ -6,7 +6,10 @@ Invariant: after `send` or `complete` raised, `abort` leaves nothing that costs 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from types_boto3_s3.type_defs import CompletedPartTypeDef, UploadPartOutputTypeDef
 
 MAX_PARTS = 10_000
+# Time that parts on their way get to end before an abort.
+_ENDING_S = 5.0
 
 
 class MultipartUpload:
@@ -40,6 +45,8 @@ class MultipartUpload:
             "UploadId": upload_id,
         }
         self._sent: dict[int, CompletedPartTypeDef] = {}
+        # Parts that a thread sends, also when nobody waits for them any more.
+        self._on_their_way: set[Future[None]] = set()
         self.sent_bytes = 0
 
     @classmethod
@@ -74,9 +81,10 @@ class MultipartUpload:
             raise ValueError(f"{self._key}: more than {MAX_PARTS} parts")
 
         def send() -> UploadPartOutputTypeDef:
-            return self._requests.client.upload_part(
-                **self._names, PartNumber=number, Body=part.joined()
-            )
+            with self._on_its_way():
+                return self._requests.client.upload_part(
+                    **self._names, PartNumber=number, Body=part.joined()
+                )
 
         answer = await self._requests.run(
             StoreOperation.PUT_PART, self._key, send, upload_bytes=part.size_bytes
@@ -84,6 +92,16 @@ class MultipartUpload:
         self._sent[number] = {"PartNumber": number, "ETag": answer["ETag"]}
         if "ChecksumCRC32" in answer:
             self._sent[number]["ChecksumCRC32"] = answer["ChecksumCRC32"]
+
+    @contextmanager
+    def _on_its_way(self) -> Iterator[None]:
+        ended = Future[None]()
+        self._on_their_way.add(ended)
+        try:
+            yield
+        finally:
+            self._on_their_way.discard(ended)
+            ended.set_result(None)
 
     async def complete(self, condition: dict[str, Any]) -> int:
         """Make the parts one object; return when, in Unix milliseconds.
@@ -106,7 +124,12 @@ class MultipartUpload:
         return answered_ms(answer)
 
     async def abort(self) -> None:
-        """Tell the store to forget the parts; an error leaves them to `remove_leftovers`."""
+        """Tell the store to forget the parts; an error leaves them to `remove_leftovers`.
+
+        First the parts that are on their way end: S3 may keep a part that arrives with the abort.
+        """
+        if parts := [asyncio.wrap_future(ended) for ended in self._on_their_way.copy()]:
+            await asyncio.wait(parts, timeout=_ENDING_S)
         abort = partial(self._requests.client.abort_multipart_upload, **self._names)
         try:
             await self._requests.run(StoreOperation.ABORT_UPLOAD, self._key, abort)
