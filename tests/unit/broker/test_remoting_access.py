@@ -190,6 +190,9 @@ async def test_a_pull_needs_the_group_and_the_topic(clients: Clients) -> None:
         RequestCode.GET_MAX_OFFSET,
         RequestCode.UPDATE_CONSUMER_OFFSET,
         RequestCode.POP_MESSAGE,
+        RequestCode.PEEK_MESSAGE,
+        RequestCode.NOTIFICATION,
+        RequestCode.BATCH_ACK_MESSAGE,
         RequestCode.QUERY_ASSIGNMENT,
     ],
 )
@@ -206,8 +209,13 @@ async def test_requests_do_not_tell_which_topics_there_are(
     answers = []
     for name in ("secrets", "unknown"):
         asked = {"topic": name, "consumerGroup": "readers", "clientId": "c", "strategyName": "AVG"}
-        in_body = (RequestCode.QUERY_ASSIGNMENT, AdminCode.SET_MESSAGE_REQUEST_MODE)
-        body = json.dumps(asked | {"mode": "POP"}).encode() if code in in_body else b""
+        ack = {"c": "readers", "t": name, "b": "AQ=="}
+        in_body = {
+            RequestCode.QUERY_ASSIGNMENT: asked,
+            AdminCode.SET_MESSAGE_REQUEST_MODE: asked | {"mode": "POP"},
+            RequestCode.BATCH_ACK_MESSAGE: {"acks": [ack]},
+        }
+        body = json.dumps(in_body[code]).encode() if code in in_body else b""
         answers.append(await bob.ask(code, fields | {"topic": name}, body))
     assert [answer.code for answer in answers] == [ResponseCode.NO_PERMISSION] * 2
     remarks = [answer.remark.replace("unknown", "secrets") for answer in answers]

@@ -20,6 +20,7 @@ from strata_broker.remoting.face import MessagingFace
 from strata_broker.remoting.json_bodies import objects_in, read_object
 from strata_broker.remoting.queue_ids import known_topic, queue_numbers
 from strata_broker.storage_client.epochs import holder_of
+from strata_mq.access import Action
 from strata_mq.requests import Code, ReceiptHandle
 from strata_remoting import (
     BatchAck,
@@ -78,6 +79,8 @@ class RemotingBatchAcks:
         places: dict[tuple[str, str], list[str]] = defaultdict(list)
         count = lost = 0
         for one in wanted:
+            exchange.require_group(one.group, Action.SUB)
+            exchange.require_topic(one.topic, Action.SUB)
             handles = self._handles_of(one)
             count += one.message_count
             lost += one.message_count - len(handles)
