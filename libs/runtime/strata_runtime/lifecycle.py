@@ -92,22 +92,33 @@ class Lifecycle:
         """Start, wait for a reason to stop, stop.
 
         Raises:
-            FatalError: a task failed; the reason is its message.
+            FatalError: a task failed, or a service did not stop; the reason is its message.
         """
         if handle_signals:
             self._handle_signals()
         await self.start()
         await self._stop.wait()
-        await self.stop()
-        if self._failure is not None:
-            name, failure = self._failure
-            raise FatalError(f"{name} failed: {one_line(failure)}") from failure
+        try:
+            await self.stop()
+        finally:
+            # Why it stopped says more than what became of the stop.
+            if self._failure is not None:
+                name, failure = self._failure
+                raise FatalError(f"{name} failed: {one_line(failure)}") from failure
 
     async def stop(self) -> None:
-        """Stop the services in reverse order within the grace limit."""
-        await self._stop_all(list(self._services))
+        """Stop the services in reverse order within the grace limit; one that fails stops none.
 
-    async def _stop_all(self, services: list[Service]) -> None:
+        Raises:
+            FatalError: a service failed to stop; all others are stopped.
+        """
+        failure = await self._stop_all(list(self._services))
+        if failure is not None:
+            raise FatalError(f"a service did not stop: {one_line(failure)}") from failure
+
+    async def _stop_all(self, services: list[Service]) -> Exception | None:
+        """Stop services, the last one first; return the first failure."""
+        failure: Exception | None = None
         deadline_s = self._clock.monotonic_s() + self._grace_s
         for service in reversed(services):
             # The last ones always get a moment: a lock or a log must be closed even when the
@@ -118,6 +129,15 @@ class Lifecycle:
                     await service.stop(left_s)
             except TimeoutError:
                 self._log.warning("service did not stop in time", service=service.name)
+            except Exception as error:  # noqa: BLE001 - those before it must be stopped as well
+                self._log.error(
+                    "service did not stop",
+                    service=service.name,
+                    error=one_line(error),
+                    exc_info=error,
+                )
+                failure = failure or error
+        return failure
 
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()

@@ -8,11 +8,10 @@ batch boundary, so the applied row always matches its rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from weakref import WeakSet
 
 from rocksdict import Options, Rdict, RdictIter, WriteBatch
 
@@ -46,6 +45,7 @@ class RocksDbMetadataStore:
         settings.set_max_open_files(limits.open_files)
         settings.set_keep_log_file_num(limits.kept_info_logs)
         settings.set_paranoid_checks(True)
+        self._reading: WeakSet[_Reading] = WeakSet()
         folder.mkdir(parents=True, exist_ok=True)
         try:
             self._database = Rdict(str(folder), settings)
@@ -59,13 +59,16 @@ class RocksDbMetadataStore:
 
     def scan(self, first: bytes, end: bytes) -> Iterator[Row]:
         """Return the rows with `first <= key < end` in key order, as they stand at the call."""
-        # RocksDB's iterator is a snapshot from its making on.
-        rows: Iterable[tuple[Any, Any]] = self._database.items(from_key=first)
-        return takewhile(lambda row: row[0] < end, rows)
+        return self._read().scan(first, end)
 
     def frozen(self) -> FrozenRows:
         """Return all rows as they stand at the call."""
-        return _Frozen(self._database)
+        return self._read()
+
+    def _read(self) -> _Reading:
+        reading = _Reading(self._database.iter())
+        self._reading.add(reading)
+        return reading
 
     def write(self, puts: Sequence[Row], deletes: Sequence[bytes] = ()) -> None:
         """Write and delete rows in one atomic batch, through the WAL."""
@@ -81,29 +84,53 @@ class RocksDbMetadataStore:
         self._database.flush_wal(True)
 
     def close(self) -> None:
-        """Sync and close; nothing else may be called afterwards."""
-        self._database.flush_wal(True)
-        self._database.close()
+        """Sync, end what still reads, then close: also where the sync fails.
+
+        Nothing else may be called afterwards.
+
+        Raises:
+            MetadataStoreError: the rows written last could not be synced.
+        """
+        try:
+            self._database.flush_wal(True)
+        except Exception as error:  # rocksdict has no narrower type
+            raise MetadataStoreError(f"rows cannot be synced: {error}") from error
+        finally:
+            # An iterator that somebody still holds would keep the folder locked.
+            for reading in list(self._reading):
+                reading.close()
+            self._database.close()
 
 
-class _Frozen:
+class _Reading:
     """An iterator, which shows the rows as they were when it was made; it holds back compaction.
 
     RocksDB's own snapshot object is of no use here: rocksdict 0.3.29 iterates over the newest
     rows all the same.
     """
 
-    def __init__(self, database: Rdict) -> None:
-        self._iterator: RdictIter | None = database.iter()
+    __slots__ = ("__weakref__", "_iterator")
+
+    def __init__(self, iterator: RdictIter) -> None:
+        self._iterator: RdictIter | None = iterator
 
     def scan(self, first: bytes, end: bytes) -> Iterator[Row]:
-        """Return the rows with `first <= key < end` in key order; one scan at a time."""
-        assert self._iterator is not None, "the rows were let go"
-        self._iterator.seek(first)
-        while self._iterator.valid() and (key := self._iterator.key()) < end:
-            yield key, self._iterator.value()
-            self._iterator.next()
+        """Return the rows with `first <= key < end` in key order; one scan at a time.
+
+        Raises:
+            MetadataStoreError: the rows were let go, or the store was closed.
+        """
+        self._there().seek(first)
+        # No frame may hold the iterator while the reader has a row: it is there for the asking.
+        while self._there().valid() and (key := self._there().key()) < end:
+            yield key, self._there().value()
+            self._there().next()
 
     def close(self) -> None:
         """Let go of the rows."""
         self._iterator = None
+
+    def _there(self) -> RdictIter:
+        if self._iterator is None:
+            raise MetadataStoreError("rows cannot be read: they were let go")
+        return self._iterator

@@ -196,14 +196,20 @@ class RocksdbStore:
         return int(self._db.property_int_value("rocksdb.cur-size-all-mem-tables") or 0)
 
     def close(self) -> None:
-        """Flush, end what still reads, then close."""
-        self.flush()
-        for reading in list(self._reading):
-            # One that another thread is reading at this moment ends with that thread.
-            with suppress(ValueError):
-                reading.close()
-        self._closed = True
-        self._db.close()
+        """Flush, end what still reads, then close: also where the flush fails.
+
+        Raises:
+            StateError: the rows could not be flushed; the log has them (rule 4).
+        """
+        try:
+            self.flush()
+        finally:
+            for reading in list(self._reading):
+                # One that another thread is reading at this moment ends with that thread.
+                with suppress(ValueError):
+                    reading.close()
+            self._closed = True
+            self._db.close()
 
 
 def _rows(iterator: Any, read_options: ReadOptions) -> Generator[Row]:

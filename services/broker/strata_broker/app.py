@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from strata.meta.v1 import meta_pb2
 from strata_broker.assembly import BrokerParts
+from strata_runtime.closing import close_all
 from strata_runtime.health import Health
 from strata_runtime.listening import endpoint_of
 from strata_runtime.tasks import Tasks
@@ -101,18 +102,20 @@ class BrokerApp(BrokerParts):
         """Send clients to other brokers, finish calls within the grace, free everything."""
         ends_s = self._clock.monotonic_s() + grace_s
         self._serving.end()
-        await self._registration.leave(grace_s)
-        await self._drain(grace_s)
-        await self._edge.stop(max(0.0, ends_s - self._clock.monotonic_s()))
-        await self._registration.left()
-        await self._operators.stop_peers()
-        await self.requests.stop()
-        await self._tasks.stop()
-        if self.endpoint:
-            await self.liveness.leave()
-        await self._operators.close()
-        await self._storage.close()
-        await self._metadata.close()
+        await close_all(
+            "broker",
+            lambda: self._registration.leave(grace_s),
+            lambda: self._drain(grace_s),
+            lambda: self._edge.stop(max(0.0, ends_s - self._clock.monotonic_s())),
+            self._registration.left,
+            self._operators.stop_peers,
+            self.requests.stop,
+            self._tasks.stop,
+            *((self.liveness.leave,) if self.endpoint else ()),
+            self._operators.close,
+            self._storage.close,
+            self._metadata.close,
+        )
 
     async def _drain(self, grace_s: float) -> None:
         """Let clients move to other brokers without an error."""

@@ -148,3 +148,42 @@ def test_one_line() -> None:
     assert one_line(StrataError("disk\n is  full")) == "disk is full"
     assert one_line(ValueError("x")) == "ValueError: x"
     assert one_line(TimeoutError()) == "TimeoutError"
+
+
+class Stuck(Part):
+    """It fails when it is stopped, as rows do that cannot be flushed on a full disk."""
+
+    async def stop(self, grace_s: float) -> None:
+        await super().stop(grace_s)
+        raise OSError("no space left")
+
+
+async def test_a_service_that_fails_to_stop_leaves_none_running() -> None:
+    """Those before it are stopped as well; the reason is told."""
+    journal: list[str] = []
+    lifecycle = Lifecycle([Part("lock", journal), Stuck("rows", journal), Part("port", journal)])
+    lifecycle.request_stop()
+    with pytest.raises(FatalError, match="a service did not stop: OSError: no space left"):
+        await lifecycle.run(handle_signals=False)
+    assert journal == ["+lock", "+rows", "+port", "-port", "-rows", "-lock"]
+
+
+async def test_the_reason_of_a_stop_outlives_its_failure() -> None:
+    """A task failed, then the stop failed for the same reason: the task's is the one told."""
+    journal: list[str] = []
+    lifecycle = Lifecycle([Part("lock", journal), Stuck("rows", journal)])
+    lifecycle.on_fatal("writer", OSError("disk"))
+    with pytest.raises(FatalError, match="writer failed: OSError: disk"):
+        await lifecycle.run(handle_signals=False)
+    assert journal[-2:] == ["-rows", "-lock"]
+
+
+async def test_a_failed_start_tells_its_own_error() -> None:
+    """Also where one of those before it fails to stop."""
+    journal: list[str] = []
+    lifecycle = Lifecycle(
+        [Part("lock", journal), Stuck("rows", journal), Part("x", journal, fails=True)]
+    )
+    with pytest.raises(OSError, match="port taken"):
+        await lifecycle.start()
+    assert journal[-2:] == ["-rows", "-lock"]

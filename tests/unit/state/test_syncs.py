@@ -6,7 +6,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from strata_state.metadata import MetadataStoreError
 from strata_state.metadata_rocksdb import RocksDbMetadataStore
+from strata_state.ports import StateError
 from strata_state.rocksdb_store import RocksdbStore
 
 
@@ -68,3 +72,41 @@ def test_a_metadata_sync_asks_the_database_to_sync(tmp_path: Path) -> None:
     assert database.calls == ["flush_wal[True]"]
     store.close()
     assert database.calls == ["flush_wal[True]", "flush_wal[True]", "close[]"]
+
+
+def failing(database: Any, name: str) -> Any:
+    """Return the database with one method that fails, as all writes do on a full disk."""
+
+    class Full(Recorded):
+        def __getattr__(self, asked: str) -> Any:
+            if asked == name:
+                raise OSError("No space left on device")
+            return super().__getattr__(asked)
+
+    return Full(database)
+
+
+def test_rows_that_cannot_be_flushed_leave_the_folder_free(tmp_path: Path) -> None:
+    """A store closed on a full disk says so, and its folder can be opened again."""
+    store = RocksdbStore(tmp_path / "state")
+    rows = store.scan(b"", b"\xff")
+    store._db = failing(store._db, "flush")
+    with pytest.raises(StateError, match="No space left"):
+        store.close()
+    RocksdbStore(tmp_path / "state").close()
+    del rows
+
+
+def test_metadata_that_cannot_be_synced_leaves_the_folder_free(tmp_path: Path) -> None:
+    """So does the store of the metadata, also while somebody holds rows of it."""
+    store = RocksDbMetadataStore(tmp_path / "meta")
+    store.write([(b"a", b"1"), (b"b", b"2")])
+    held, begun = store.frozen(), store.scan(b"a", b"z")
+    assert next(begun) == (b"a", b"1")
+    store._database = failing(store._database, "flush_wal")
+    with pytest.raises(MetadataStoreError, match="No space left"):
+        store.close()
+    RocksDbMetadataStore(tmp_path / "meta").close()
+    with pytest.raises(MetadataStoreError, match="let go"):
+        next(begun)
+    held.close()

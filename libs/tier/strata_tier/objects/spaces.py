@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from strata_runtime.closing import close_all
 from strata_tier.objects.names import DEFAULT_SPACE, space_prefix
 from strata_tier.store.ports import Body, ObjectInfo, ObjectPage, ObjectStore
 
@@ -50,8 +51,7 @@ class Stores:
 
     async def close(self) -> None:
         """Close every store that was opened."""
-        for store in self._owned:
-            await store.close()
+        await close_all("object stores", *(store.close for store in self._owned))
 
 
 class PrefixedStore:

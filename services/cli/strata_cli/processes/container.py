@@ -7,10 +7,13 @@ each is a composition like any other, not a special case inside the services.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from strata_runtime.clock import Clock
+from strata_runtime.closing import close_all
 
 
 class ContainerMember(Protocol):
@@ -81,5 +84,8 @@ class Container:
     async def close(self, grace_s: float) -> None:
         """Remove all members, the last one first, within `grace_s` together."""
         deadline_s = self._clock.monotonic_s() + grace_s
-        for name in reversed(list(self._members)):
-            await self.remove(name, max(1.0, deadline_s - self._clock.monotonic_s()))
+
+        def removed(name: str) -> Awaitable[None]:
+            return self.remove(name, max(1.0, deadline_s - self._clock.monotonic_s()))
+
+        await close_all("container", *(partial(removed, name) for name in reversed(self._members)))

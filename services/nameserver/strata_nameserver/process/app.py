@@ -46,6 +46,7 @@ from strata_nameserver.servicers.meta import Leader, MetaAnswers, MetaServicer
 from strata_nameserver.state.draft import applied_state
 from strata_nameserver.state.machine import MetadataMachine
 from strata_nameserver.state.snapshots import MetadataSnapshots
+from strata_runtime.closing import close_all
 from strata_runtime.errors import one_line
 from strata_runtime.health import Health, Problem, Severity
 from strata_runtime.logs import get_logger
@@ -228,16 +229,18 @@ class NameserverApp:
         if running is None:
             return
         running.hub.close()
-        await self._server.stop(grace_s)
-        await running.tasks.stop()
-        if running.raft is not None:
-            await running.raft.stop()
-        if running.quorum is not None:
-            await running.quorum.stop()
-        await running.writer(running.log.close)
-        await running.writer(running.store.close)
-        running.writer.close()
-        running.reader.close()
+        raft, quorum, writer = running.raft, running.quorum, running.writer
+        await close_all(
+            "nameserver",
+            lambda: self._server.stop(grace_s),
+            running.tasks.stop,
+            *(() if raft is None else (raft.stop,)),
+            *(() if quorum is None else (quorum.stop,)),
+            lambda: writer(running.log.close),
+            lambda: writer(running.store.close),
+            lambda: asyncio.to_thread(writer.close),
+            lambda: asyncio.to_thread(running.reader.close),
+        )
 
     async def _start(self) -> None:
         running = self._running = await self._opened()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -23,6 +24,7 @@ from strata_angelia.serving import serve
 from strata_mq.commands import OwnCommand
 from strata_multiraft import LogThreads, MultiRaft, MultiRaftOptions, WriterThread
 from strata_multiraft.peering import RAFT_SERVICE, Peering
+from strata_runtime.closing import close_all
 from strata_runtime.logs import get_logger
 from strata_runtime.runtime import Runtime
 from strata_runtime.tasks import Tasks
@@ -181,6 +183,15 @@ class _Threads:
         # One thread: what followers and snapshots need is read in order, beside the writer.
         self.catch_up = WriterThread("storage-catch-up")
 
+    def close(self) -> None:
+        """Wait for what runs and end the threads. Blocks: not for the event loop."""
+        for each in (self.readers, self.catch_up, self.flushes, self.writer):
+            each.close()
+
+
+async def _closed(close: Callable[[], None]) -> None:
+    close()
+
 
 @dataclass(slots=True)
 class _Running:
@@ -266,14 +277,21 @@ class StorageApp:
     async def start(self) -> None:
         """Open log and rows, recover, lead what has no other voter, serve.
 
+        A failed start leaves nothing open.
+
         Raises:
             TimeoutError: a raft group with one voter has no ready leader, and nothing was applied
                 for 30 s. As long as the log is replayed there is no limit.
             LogError, StateError: data that cannot be opened.
         """
-        writer = WriterThread("storage-log")
-        running = await self._open(writer)
-        self._running = running
+        self._running = await self._open()
+        try:
+            await self._serve(self._running)
+        except BaseException:
+            await self.stop(0)
+            raise
+
+    async def _serve(self, running: _Running) -> None:
         await running.raft.start()
         # The ballast is there before anything can fill the disk.
         await running.node.check_disk()
@@ -319,41 +337,61 @@ class StorageApp:
                 await until_led(self.node, raft_group, _READY_TIMEOUT_S)
 
     async def stop(self, grace_s: float) -> None:
-        """Answer what is under way, flush, close."""
+        """Answer what is under way, flush, close; what cannot be flushed is closed all the same.
+
+        Raises:
+            StateError, LogFailed: rows or log entries could not be written at the end.
+        """
         running, self._running = self._running, None
         if running is None:
             return
-        await self._server.stop(grace_s)
-        await running.tasks.stop()
-        await self._peers.peering.stop()
-        await running.raft.stop()
-        running.node.close()
-        if running.tier is not None:
-            await running.tier.close()
-        threads = running.threads
-        await threads.writer(running.log.close)
-        threads.readers.close()
-        threads.catch_up.close()
-        await threads.flushes(running.store.close)
-        threads.flushes.close()
-        threads.writer.close()
+        node, tier, threads = running.node, running.tier, running.threads
+        await close_all(
+            "storage",
+            lambda: self._server.stop(grace_s),
+            running.tasks.stop,
+            self._peers.peering.stop,
+            running.raft.stop,
+            lambda: _closed(node.close),
+            *(() if tier is None else (tier.close,)),
+            # The log first: no flushed row may be ahead of it.
+            lambda: threads.writer(running.log.close),
+            lambda: threads.flushes(running.store.close),
+            lambda: asyncio.to_thread(threads.close),
+        )
 
-    async def _open(self, writer: WriterThread) -> _Running:
+    async def _open(self) -> _Running:
+        """Open log and rows; nothing runs yet."""
         options = self._config.options()
+        threads = _Threads(WriterThread("storage-log"), options)
+        async with AsyncExitStack() as opened:
+            opened.push_async_callback(asyncio.to_thread, threads.close)
+            running = await self._opened(options, threads, opened)
+            opened.pop_all()
+        return running
+
+    async def _opened(
+        self, options: StorageOptions, threads: _Threads, opened: AsyncExitStack
+    ) -> _Running:
         state = self._folder / "state"
         disk = self._disk or QuotaDisk(self._folder / "log", [state], options.quota)
+        writer = threads.writer
         log = await writer(lambda: self._open_log(disk))
+        opened.push_async_callback(writer, log.close)
         tier = None
         if self._tier is not None:
             tier = await open_tier(self._tier, self._folder, log, self._clock, self._metrics)
+        if tier is not None:
+            opened.push_async_callback(tier.close)
         store: StateStore
         if self._store is not None:
             store = self._store
         else:
             store = await writer(lambda: RocksdbStore(state, options.rocksdb, self._block_cache))
-        threads = _Threads(writer, options)
+        opened.push_async_callback(threads.flushes, store.close)
         raft = self._raft(log, writer, threads.catch_up)
         tasks = Tasks("storage", self._on_fatal)
+        opened.push_async_callback(tasks.stop)
         node = StorageNode(
             NodeData(
                 log=log,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from strata_metadata.follower import MetadataSources
 from strata_mq.commands import OwnCommand
 from strata_multiraft import LogFull
 from strata_multiraft.peering import PeerIdentity, Peering
+from strata_runtime.closing import close_all
 from strata_runtime.health import Health
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
@@ -92,7 +93,10 @@ class _Running:
     client: MetadataClient
     channels: Channels
     tasks: Tasks
+    peering: Peering
+    endpoints: Sequence[str]
     hosting: Hosting
+    reconciler: Reconciler
     presence: NodePresence | None = None
     health: MemberHealth | None = None
 
@@ -168,12 +172,37 @@ class StorageMember:
     async def start(self) -> None:
         """Open the data, host what the copy of the metadata says, serve, register.
 
-        Without a copy it waits for a nameserver, for a while; then it goes on trying.
+        Without a copy it waits for a nameserver, for a while; then it goes on trying. A failed
+        start leaves nothing open.
 
         Raises:
             LogError, StateError, MetadataStoreError: data that cannot be opened.
         """
-        store = await asyncio.to_thread(self._open_metadata)
+        running = self._running = await self._opened()
+        try:
+            # From the copy of the metadata; one replica that cannot be opened does not stop others.
+            with suppress(LogFull):
+                await running.hosting.settle()
+            running.presence = self._presence(running)
+            self._spawn_all(running, running.presence)
+            if not running.cache.revision:
+                await self._wait_for_nameserver(running.presence)
+        except BaseException:
+            await self.stop(0)
+            raise
+
+    async def _opened(self) -> _Running:
+        """Open the metadata and start the node."""
+        async with AsyncExitStack() as opened:
+            store = await asyncio.to_thread(self._open_metadata)
+            opened.push_async_callback(asyncio.to_thread, store.close)
+            channels = Channels(self._network.open_channel, _MAX_CHANNELS)
+            opened.push_async_callback(channels.close)
+            running = await self._started(store, channels)
+            opened.pop_all()
+        return running
+
+    async def _started(self, store: MetadataStore, channels: Channels) -> _Running:
         self.view.read_topics_from(
             StoredTopics(store, self._config.max_kept_topics, self._cluster_metrics)
         )
@@ -188,13 +217,8 @@ class StorageMember:
         servers = Servers(self._network.servers)
         servers.register(META_SERVICE, CachedMetaServicer(cache, self._cluster))
         peering = self._peering()
-        channels = Channels(self._network.open_channel, _MAX_CHANNELS)
         app = self._app(servers, peering, channels)
-        try:
-            await app.start()
-        except BaseException:
-            await asyncio.to_thread(store.close)
-            raise
+        await app.start()
         client = MetadataClient(
             self._network.nameservers,
             self._network.open_channel,
@@ -211,17 +235,11 @@ class StorageMember:
             cluster=self._cluster,
             ends_the_start=self._options.needs_all_replicas,
         )
-        self._running = _Running(app, store, cache, client, channels, tasks, hosting)
         endpoints = list(self._network.advertised) or servers.endpoints
-        # From the copy of the metadata; one replica that cannot be opened does not stop the rest.
-        with suppress(LogFull):
-            await hosting.settle()
-        reconciler = self._reconciler(self._running)
-        presence = self._presence(self._running, peering, reconciler, endpoints)
-        self._running.presence = presence
-        self._spawn_all(self._running, peering, presence, reconciler)
-        if not cache.revision:
-            await self._wait_for_nameserver(presence)
+        reconciler = self._reconciler(app, tasks)
+        return _Running(
+            app, store, cache, client, channels, tasks, peering, endpoints, hosting, reconciler
+        )
 
     async def until_ready(self) -> None:
         """Wait until the replicas that a nameserver named are here, and lead where they are alone.
@@ -247,17 +265,24 @@ class StorageMember:
         running, self._running = self._running, None
         if running is None:
             return
-        # First what would take leaderships back, or tell that they are here.
-        await running.tasks.stop()
-        await hand_over_all(
-            list(running.app.node.replicas().values()),
-            min(self._options.hand_over_ms / 1_000, grace_s),
+        await close_all(
+            "storage member",
+            # First what would take leaderships back, or tell that they are here.
+            running.tasks.stop,
+            lambda: hand_over_all(
+                list(running.app.node.replicas().values()),
+                min(self._options.hand_over_ms / 1_000, grace_s),
+            ),
+            lambda: self._stopped(running, grace_s),
+            running.client.close,
+            running.channels.close,
+            lambda: asyncio.to_thread(running.store.close),
         )
+
+    @staticmethod
+    async def _stopped(running: _Running, grace_s: float) -> None:
         running.cache.close()
         await running.app.stop(grace_s)
-        await running.client.close()
-        await running.channels.close()
-        await asyncio.to_thread(running.store.close)
 
     def _open_metadata(self) -> MetadataStore:
         return self._metadata_store or RocksDbMetadataStore(self._folder / "metadata")
@@ -319,25 +344,19 @@ class StorageMember:
     def _grants_of(self, machine: GroupMachine) -> OwnCommand | None:
         return grants_of(self.view, machine)
 
-    def _reconciler(self, running: _Running) -> Reconciler:
+    def _reconciler(self, app: StorageApp, tasks: Tasks) -> Reconciler:
         return Reconciler(
-            running.app.node.replicas(),
+            app.node.replicas(),
             self.view,
             self._directory,
-            tasks=running.tasks,
+            tasks=tasks,
             clock=self._clock,
             options=self._options.reconciler,
             metrics=self._metrics,
         )
 
-    def _presence(
-        self,
-        running: _Running,
-        peering: Peering,
-        reconciler: Reconciler,
-        endpoints: Sequence[str],
-    ) -> NodePresence:
-        identity = self._identity
+    def _presence(self, running: _Running) -> NodePresence:
+        identity, peering = self._identity, running.peering
         heartbeats = Heartbeats(
             identity.node_id,
             identity.boot_id,
@@ -346,7 +365,7 @@ class StorageMember:
             clock=self._clock,
             sources=HeartbeatSources(
                 refused=running.hosting.refused,
-                settled=reconciler.settled_revision,
+                settled=running.reconciler.settled_revision,
                 clock_is_off=peering.clock_is_off,
                 answer_latencies=peering.take_answer_latencies_ms,
                 health=lambda: running.app.health.said,
@@ -355,7 +374,7 @@ class StorageMember:
         node = meta.Node(
             node_id=identity.node_id,
             kind=meta.NODE_KIND_STORAGE,
-            endpoints=endpoints,
+            endpoints=running.endpoints,
             boot_id=identity.boot_id,
             rack=identity.rack,
             machine=identity.machine,
@@ -371,13 +390,7 @@ class StorageMember:
             clock=self._clock,
         )
 
-    def _spawn_all(
-        self,
-        running: _Running,
-        peering: Peering,
-        presence: NodePresence,
-        reconciler: Reconciler,
-    ) -> None:
+    def _spawn_all(self, running: _Running, presence: NodePresence) -> None:
         options, node, tasks = self._options, running.app.node, running.tasks
         follower = MetadataFollower(
             MetadataSources(
@@ -416,7 +429,7 @@ class StorageMember:
             node,
             running.app.health,
             view=self.view,
-            others=OtherNodes(self._directory, running.channels, peering.heard_nodes),
+            others=OtherNodes(self._directory, running.channels, running.peering.heard_nodes),
             metadata=follower,
             clock=self._clock,
             metrics=self._cluster_metrics,
@@ -427,7 +440,7 @@ class StorageMember:
             ("catch-up", health.catch_up()),
             ("presence", presence.run()),
             ("host", running.hosting.run()),
-            ("reconcile", reconciler.run()),
+            ("reconcile", running.reconciler.run()),
             ("moves", moves.run()),
             ("slot-moves", slot_moves.run()),
             ("metadata-sync", self._sync_loop(running.cache)),

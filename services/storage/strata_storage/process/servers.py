@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from google.protobuf.descriptor import ServiceDescriptor
 
 from strata_angelia.ports import Server
+from strata_runtime.closing import close_all
 
 
 class Servers:
@@ -33,5 +35,6 @@ class Servers:
 
     async def stop(self, grace_s: float) -> None:
         """Stop all."""
-        for server in reversed(self._servers):
-            await server.stop(grace_s)
+        await close_all(
+            "servers", *(partial(server.stop, grace_s) for server in reversed(self._servers))
+        )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from strata_runtime.clock import Clock
+from strata_runtime.closing import close_all
 from strata_runtime.memory import keep_freed_memory
 from strata_runtime.metrics import Metrics
 from strata_seglog.log import CommitLog
@@ -104,9 +105,12 @@ class OpenTier:
 
     async def close(self) -> None:
         """End reads and let go of the store; uploads have ended."""
-        await self.messages.close()
-        self._thread.close()
-        await self.parts.place.stores.close()
+        await close_all(
+            "tier",
+            self.messages.close,
+            lambda: asyncio.to_thread(self._thread.close),
+            self.parts.place.stores.close,
+        )
 
 
 async def _opened_stores(setup: TierSetup, clock: Clock, metrics: Metrics) -> Stores:

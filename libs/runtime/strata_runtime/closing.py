@@ -1,0 +1,44 @@
+"""Closing that no failure cuts short: every part of a thing that ends is closed.
+
+A process that ends gives everything back by ending. A member of a container, or a node in a test,
+is opened again in the same process: a lock, a port or a thread that one failed step left behind
+would keep it out for good.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Awaitable, Callable
+
+from strata_runtime.errors import one_line
+from strata_runtime.logs import get_logger
+
+Step = Callable[[], Awaitable[object]]
+
+
+async def close_all(owner: str, *steps: Step) -> None:
+    """Take every step, in order; a step that fails and a cancellation hold none back.
+
+    Args:
+        owner: whose parts they are; in logs.
+        steps: each closes one part.
+
+    Raises:
+        CancelledError: the caller was cancelled; all steps were taken.
+        BaseException: what the first step that failed raised; all steps were taken.
+    """
+    failures: list[BaseException] = []
+    for step in steps:
+        try:
+            await step()
+        except BaseException as error:  # noqa: BLE001 - raised after the last step
+            failures.append(error)
+    if not failures:
+        return
+    cancelled = [each for each in failures if isinstance(each, CancelledError)]
+    raised = (cancelled or failures)[0]
+    log = get_logger("closing")
+    for failure in failures:
+        if failure is not raised:
+            log.error("a part did not close", owner=owner, error=one_line(failure))
+    raise raised

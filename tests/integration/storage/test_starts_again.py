@@ -1,0 +1,119 @@
+"""A storage node that could not stop, or start, as it should is started again in its process.
+
+A container does so with a member that fails: what one run leaves locked would keep all later ones
+out.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from strata_seglog.errors import LogFailed
+from strata_seglog.log import CommitLog
+from strata_state.metadata_rocksdb import RocksDbMetadataStore
+from strata_state.ports import StateError
+from strata_state.rocksdb_store import RocksdbStore
+from strata_storage.cluster.hosting import Hosting
+from strata_storage.process.node import StorageNode
+from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
+
+GROUP = 1
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
+    """One node with real files."""
+    async for made in cluster_of(tmp_path, 1, real=True):
+        yield made
+
+
+async def bodies(cluster: ClusterUnderTest) -> set[bytes]:
+    """Return what can be read."""
+    found: set[bytes] = set()
+    for queue in range(4):
+        found |= {each.message for each in (await cluster.fetch(GROUP, queue)).messages}
+    return found
+
+
+def fail_once(patch: pytest.MonkeyPatch, owner: type, name: str, failure: Exception) -> None:
+    """Let a method do its work, and then fail, the next time it is called."""
+    method = getattr(owner, name)
+
+    def failing(*given: object, **named: object) -> object:
+        patch.setattr(owner, name, method)
+        method(*given, **named)
+        raise failure
+
+    patch.setattr(owner, name, failing)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "failure"),
+    [
+        (RocksdbStore, "flush", StateError("No space left on device")),
+        (RocksdbStore, "close", StateError("No space left on device")),
+        (RocksDbMetadataStore, "close", OSError("No space left on device")),
+        (CommitLog, "close", LogFailed("the last sync failed")),
+        (StorageNode, "close", RuntimeError("a mistake in the code")),
+    ],
+    ids=["flush", "rows", "metadata", "log", "node"],
+)
+async def test_a_stop_that_fails_leaves_the_folder_free(
+    cluster: ClusterUnderTest,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    name: str,
+    failure: Exception,
+) -> None:
+    """The failure is told; everything else is closed, and the next run finds every message."""
+    [node] = cluster.members
+    await cluster.append(GROUP, [b"before"])
+    fail_once(monkeypatch, owner, name, failure)
+    with pytest.raises(type(failure), match=str(failure)):
+        await cluster.members[node].stop()
+    await cluster.start(node)
+    await cluster.append(GROUP, [b"after"])
+    assert await bodies(cluster) == {b"before", b"after"}
+
+
+async def test_a_start_that_fails_leaves_the_folder_free(cluster: ClusterUnderTest) -> None:
+    """Its port is taken: when it is free again, the node starts."""
+    [node] = cluster.members
+    member = cluster.members[node]
+    await cluster.append(GROUP, [b"before"])
+    await member.stop()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        member.port = taken.getsockname()[1]
+        for _ in range(2):
+            with pytest.raises(OSError, match="has the port"):
+                await cluster.start(node)
+            member.member = None
+    await cluster.start(node)
+    assert await bodies(cluster) == {b"before"}
+
+
+async def test_a_start_that_fails_late_leaves_the_folder_free(
+    cluster: ClusterUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It serves already when it turns out that its replicas cannot be settled."""
+    [node] = cluster.members
+    member = cluster.members[node]
+    await cluster.append(GROUP, [b"before"])
+    await member.stop()
+
+    async def fails(_: Hosting) -> None:
+        raise RuntimeError("a mistake in the code")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Hosting, "settle", fails)
+        with pytest.raises(RuntimeError, match="a mistake"):
+            await cluster.start(node)
+    member.member = None
+    await cluster.start(node)
+    assert await bodies(cluster) == {b"before"}
