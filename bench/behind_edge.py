@@ -33,7 +33,7 @@ from strata_cli.processes.access_control import with_access_control
 from strata_cli.processes.data_folder import DataFolder, FolderRole
 from strata_cli.processes.standalone import NAMESERVER, Standalone
 from strata_cli.processes.standalone_config import StandaloneConfig
-from strata_runtime import loop
+from strata_runtime import garbage, loop
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime
@@ -172,7 +172,7 @@ async def serving(
     try:
         await create_topics(node)
         await asyncio.sleep(0.2)
-        loop.freeze_after_start()
+        garbage.freeze_after_start()
         yield node
     finally:
         await node.stop(1.0)

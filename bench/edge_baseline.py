@@ -25,7 +25,7 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_edge.choice import choose_edge
 from strata_edge.options import EdgeOptions
 from strata_edge.ports import CallInfo, HotCall
-from strata_runtime import loop, tls
+from strata_runtime import garbage, loop, tls
 from strata_runtime.metrics import Metrics
 
 SERVICE = "apache.rocketmq.v2.MessagingService"
@@ -108,7 +108,7 @@ async def serve(arguments: argparse.Namespace, folder: Path) -> None:
     edge.set_hot_handler(SERVICE, answers)
     edge.add_unary(f"/{SERVICE}/Heartbeat", empty)
     print(json.dumps({"port": await edge.start()}), flush=True)
-    loop.freeze_after_start()
+    garbage.freeze_after_start()
     first: Sample | None = None
     last = before = sample(answers, edge.front_pid)
     for _ in range(arguments.seconds):

@@ -46,8 +46,9 @@ from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.process.app import NameserverApp, NameserverCluster, NameserverIdentity
 from strata_runtime import loop
 from strata_runtime.clock import SystemClock
+from strata_runtime.garbage import freeze_after_start
 from strata_runtime.lifecycle import Lifecycle
-from strata_runtime.loop import LoopLag, freeze_after_start
+from strata_runtime.loop import LoopLag
 from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime
 from strata_state.metadata_rocksdb import RocksDbMetadataStore

@@ -31,13 +31,13 @@ from bench.behind_edge import EdgelessNode, drive
 from bench.micro_broker import send_requests
 from strata_broker.app import BrokerApp
 from strata_broker.base.identity import BrokerIdentity
-from strata_broker.operators.windows import WindowOptions
+from strata_broker.base.window_options import WindowOptions
 from strata_broker.storage_client.channels import BrokerNetwork
 from strata_cli.processes.data_folder import DataFolder, FolderRole
 from strata_cli.processes.standalone import NAMESERVER
 from strata_edge.grpcio_edge import GrpcioEdge
 from strata_edge.options import EdgeOptions
-from strata_runtime import loop
+from strata_runtime import garbage, loop
 from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime
 from strata_runtime.tracing import TraceOptions, Tracer, current_trace_parent
@@ -193,7 +193,7 @@ async def run(
         await node.start()
         await node.create_topic()
     await asyncio.sleep(0.2)
-    loop.freeze_after_start()
+    garbage.freeze_after_start()
     try:
         return await measure(nodes, rounds, count)
     finally:

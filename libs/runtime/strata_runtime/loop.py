@@ -1,14 +1,12 @@
-"""The event loop of a server: uvloop, a short switch interval, no garbage walks, visible lag.
+"""The event loop of a server: uvloop, a short switch interval, visible lag.
 
 Rule 30: beside a busy main thread a worker's write and fdatasync took 10.5 ms at CPython's
-default switch interval of 5 ms, 0.30 ms at 0.1 ms. Long-lived objects are frozen after the start
-so that the collector does not walk them again.
+default switch interval of 5 ms, 0.30 ms at 0.1 ms.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -18,10 +16,6 @@ from strata_runtime.metrics import Metrics, MetricSpec
 Result = TypeVar("Result")
 
 SWITCH_INTERVAL_S = 0.0001
-# Messages make few reference cycles: collecting as seldom as this gave 15 % more sends per second.
-# The oldest generation holds caches and windows; a walk over them stops the loop for 0.1 s.
-GC_THRESHOLDS = (50_000, 20, 1_000)
-
 METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "strata_loop_lag_ms", "histogram", "ms", "Delay with which the event loop ran a timer."
@@ -48,13 +42,6 @@ def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
     except ImportError:  # no uvloop on this platform
         return asyncio.new_event_loop
     return uvloop.new_event_loop
-
-
-def freeze_after_start() -> None:
-    """Move all that lives now out of the garbage collector's sight; once, when serving begins."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
 
 
 class LoopLag:

@@ -1,9 +1,9 @@
 """Service that returns the memory of a burst to the system when the burst is over.
 
-The collector hardly ever examines old objects (`loop.GC_THRESHOLDS`), and the C library keeps freed
-memory. Failed calls leave cycles that contain whole requests: 80 clients with settings of 8 MiB
-left 690 MB behind. So a process that has grown is collected and trimmed; a process that does not
-grow pays nothing.
+The collector hardly ever examines old objects (`garbage.GC_THRESHOLDS`), and the C library keeps
+freed memory. Failed calls leave cycles that contain whole requests: 80 clients with settings of
+8 MiB left 690 MB behind. So a process that has grown is collected and trimmed; a process that does
+not grow pays nothing.
 
 A collection stops the event loop for as long as it takes to walk everything that lives: 9,000
 parked receives made it 0.3 s, every second or two. So young objects are collected first, since a

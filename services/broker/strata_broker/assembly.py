@@ -16,6 +16,7 @@ from strata_broker.base.failures import ContainingEdge, Methods
 from strata_broker.base.identity import BrokerIdentity
 from strata_broker.base.message_traces import MessageTraces
 from strata_broker.base.metrics import METRICS
+from strata_broker.base.window_options import WindowOptions
 from strata_broker.clients.gauges import show_broker
 from strata_broker.clients.liveness import LivenessReporter
 from strata_broker.clients.producers import Producers
@@ -30,7 +31,7 @@ from strata_broker.metadata.metadata import MetadataView
 from strata_broker.metadata.quotas import Quotas
 from strata_broker.metadata.recorder import Recorder
 from strata_broker.operators.rehashes import Rehasher
-from strata_broker.operators.windows import OwnWindows, WindowCollector, WindowOptions
+from strata_broker.operators.windows import OwnWindows, WindowCollector
 from strata_broker.receives.ack import Acknowledger, LeaseKeeper
 from strata_broker.receives.assembly import new_puller, new_receiver
 from strata_broker.receives.deliver import Deliverer

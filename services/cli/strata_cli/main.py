@@ -19,6 +19,7 @@ from strata_cli.errors import EXIT_STATUS, CliError, UsageError
 from strata_cli.readable import printable
 from strata_runtime.ending import end_process
 from strata_runtime.errors import StrataError, one_line
+from strata_runtime.garbage import collect_seldom
 from strata_runtime.version import VERSION
 
 _RUN = Group("Run", sort_key=0)
@@ -213,6 +214,7 @@ app.command(
 
 def main() -> None:
     """Run the command line of this process."""
+    collect_seldom()
     # Otherwise gRPC's messages on failed handshakes and calls appear among our own lines, as
     # often as a client likes.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -12,7 +12,8 @@ from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError
 from strata_broker.base.metrics import METRICS
-from strata_broker.operators.windows import OwnWindows, WindowCollector, WindowOptions
+from strata_broker.base.window_options import WindowOptions
+from strata_broker.operators.windows import OwnWindows, WindowCollector
 from strata_metadata.errors import MetaRefused
 from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime

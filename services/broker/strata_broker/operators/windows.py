@@ -15,7 +15,6 @@ import asyncio
 import resource
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from hashlib import md5
 from typing import NamedTuple
@@ -26,6 +25,7 @@ from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import AngeliaError
 from strata_broker.base.failures import passed_over
+from strata_broker.base.window_options import WindowOptions
 from strata_broker.clients.sessions import Sessions
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.metadata.recorder import Recorder
@@ -43,7 +43,6 @@ from strata_runtime.quantiles import HistogramWindow
 from strata_runtime.runtime import Runtime
 from strata_runtime.tasks import RequestTasks
 from strata_runtime.windows import (
-    WINDOW_MS,
     WINDOWS_TOPIC,
     Value,
     WindowBatch,
@@ -54,27 +53,7 @@ from strata_runtime.windows import (
 
 _GET_WINDOW = SERVICE + "GetWindow"
 _NAME = ("", WINDOWS_TOPIC)
-_DAY_MS = 86_400_000
 Row = Mapping[str, Value]
-
-
-@dataclass(frozen=True, slots=True)
-class WindowOptions:
-    """Options of metric windows.
-
-    Attributes:
-        publish: send them to the topic; else they only show as metrics.
-        length_ms: of the broker's own windows; storage nodes are asked twice as often.
-        call_timeout_ms: for one question to a storage node.
-        queue_count: of the topic, when this broker makes it.
-        retention_ms: likewise.
-    """
-
-    publish: bool = True
-    length_ms: int = WINDOW_MS
-    call_timeout_ms: int = 1_000
-    queue_count: int = 2
-    retention_ms: int = 7 * _DAY_MS
 
 
 class WindowCollector:

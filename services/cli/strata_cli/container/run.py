@@ -26,9 +26,10 @@ from strata_cli.processes.data_folder import FolderRole
 from strata_runtime import logs, loop
 from strata_runtime.audit import NoAuditSink
 from strata_runtime.clock import SystemClock
+from strata_runtime.garbage import freeze_after_start
 from strata_runtime.health import ProcessHealth
 from strata_runtime.lifecycle import Lifecycle, Service
-from strata_runtime.loop import LoopLag, freeze_after_start
+from strata_runtime.loop import LoopLag
 from strata_runtime.member_logs import MemberStream
 from strata_runtime.memory_return import MemoryReturn
 from strata_runtime.metrics_server import MetricsServer, MetricsServerOptions

@@ -7,8 +7,8 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
+from strata_runtime.garbage import freeze_after_start
 from strata_runtime.health import ProcessHealth
-from strata_runtime.loop import freeze_after_start
 
 
 class ReadyLine:

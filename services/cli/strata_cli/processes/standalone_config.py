@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, field_validator
 
 from strata_angelia.config import AngeliaSection
 from strata_broker.base.config import BrokerConfig
-from strata_broker.operators.windows import WindowOptions
+from strata_broker.base.window_options import WindowOptions
 from strata_cli.processes.console_config import ConsoleSection
 from strata_edge.guard_limits import GuardLimits
 from strata_edge.options import EdgeOptions
