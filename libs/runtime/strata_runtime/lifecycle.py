@@ -12,9 +12,11 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from strata_runtime.clock import Clock, SystemClock
+from strata_runtime.closing import close_all
 from strata_runtime.errors import FatalError, one_line
 from strata_runtime.logs import get_logger
 
@@ -85,7 +87,10 @@ class Lifecycle:
                 await service.start()
                 started.append(service)
         except BaseException:
-            await self._stop_all(started)
+            try:
+                await self._stop_all(started)
+            except Exception as failure:  # noqa: BLE001 - why it did not start is the reason
+                self._log.error("a service did not stop", error=one_line(failure))
             raise
 
     async def run(self, *, handle_signals: bool = True) -> None:
@@ -97,14 +102,18 @@ class Lifecycle:
         if handle_signals:
             self._handle_signals()
         await self.start()
-        await self._stop.wait()
         try:
-            await self.stop()
+            await self._stop.wait()
         finally:
-            # Why it stopped says more than what became of the stop.
-            if self._failure is not None:
-                name, failure = self._failure
-                raise FatalError(f"{name} failed: {one_line(failure)}") from failure
+            try:
+                await self.stop()
+            except FatalError:
+                # Logged by then; why it stopped says more than what became of the stop.
+                if self._failure is None:
+                    raise
+        if self._failure is not None:
+            name, failure = self._failure
+            raise FatalError(f"{name} failed: {one_line(failure)}") from failure
 
     async def stop(self) -> None:
         """Stop the services in reverse order within the grace limit; one that fails stops none.
@@ -112,15 +121,16 @@ class Lifecycle:
         Raises:
             FatalError: a service failed to stop; all others are stopped.
         """
-        failure = await self._stop_all(list(self._services))
-        if failure is not None:
+        try:
+            await self._stop_all(self._services)
+        except Exception as failure:
+            self._log.error("a service did not stop", error=one_line(failure), exc_info=failure)
             raise FatalError(f"a service did not stop: {one_line(failure)}") from failure
 
-    async def _stop_all(self, services: list[Service]) -> Exception | None:
-        """Stop services, the last one first; return the first failure."""
-        failure: Exception | None = None
+    async def _stop_all(self, services: Sequence[Service]) -> None:
         deadline_s = self._clock.monotonic_s() + self._grace_s
-        for service in reversed(services):
+
+        async def stopped(service: Service) -> None:
             # The last ones always get a moment: a lock or a log must be closed even when the
             # first ones used up the grace.
             left_s = max(1.0, deadline_s - self._clock.monotonic_s())
@@ -129,15 +139,8 @@ class Lifecycle:
                     await service.stop(left_s)
             except TimeoutError:
                 self._log.warning("service did not stop in time", service=service.name)
-            except Exception as error:  # noqa: BLE001 - those before it must be stopped as well
-                self._log.error(
-                    "service did not stop",
-                    service=service.name,
-                    error=one_line(error),
-                    exc_info=error,
-                )
-                failure = failure or error
-        return failure
+
+        await close_all("services", *(partial(stopped, each) for each in reversed(services)))
 
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()

@@ -187,3 +187,34 @@ async def test_a_failed_start_tells_its_own_error() -> None:
     with pytest.raises(OSError, match="port taken"):
         await lifecycle.start()
     assert journal[-2:] == ["-rows", "-lock"]
+
+
+async def test_a_cancelled_stop_goes_to_its_end() -> None:
+    """A member that takes too long is cancelled: what it holds is let go of all the same."""
+    journal: list[str] = []
+    stops = asyncio.Event()
+
+    class Slow(Part):
+        async def stop(self, grace_s: float) -> None:
+            stops.set()
+            await asyncio.Event().wait()
+
+    lifecycle = Lifecycle([Part("lock", journal), Slow("rows", journal)])
+    lifecycle.request_stop()
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(lifecycle.run(handle_signals=False))
+        await stops.wait()
+        running.cancel()
+    assert running.cancelled()
+    assert journal == ["+lock", "+rows", "-lock"]
+
+
+async def test_a_cancelled_run_stops_its_services() -> None:
+    """Nobody asked for a stop: the task that runs the services was cancelled."""
+    journal: list[str] = []
+    lifecycle = Lifecycle([Part("lock", journal), Part("rows", journal)])
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(lifecycle.run(handle_signals=False))
+        await until(lambda: len(journal) == 2)
+        running.cancel()
+    assert journal == ["+lock", "+rows", "-rows", "-lock"]
