@@ -164,11 +164,17 @@ class RemotingSection(Section):
         description="Most requests that wait to be told of a message that can be popped; a further "
         "one is answered at once and says that there is no room.",
     )
+    max_notifications_per_client: int = Field(
+        default=100, ge=1, description="The same for one client, and for one connection."
+    )
+    max_notifications_per_address: int = Field(
+        default=750, ge=1, description="The same for one address of clients."
+    )
     notification_check_ms: int = Field(
         default=500,
         ge=10,
-        description="Time between two looks of such a request; each look asks every raft group of "
-        "the topic.",
+        description="Time between two looks of such requests at a raft group that does not tell of "
+        "messages: its node has an earlier version, or storage.max_interests is reached.",
     )
     reply_timeout_ms: int = Field(
         default=3_000,
