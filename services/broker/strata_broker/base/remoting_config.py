@@ -158,6 +158,9 @@ class RemotingSection(Section):
         description="Most locks of queues of one client, and of one connection; further ones are "
         "not given.",
     )
+    max_locks_per_address: int = Field(
+        default=75_000, ge=1, description="The same for one address of clients."
+    )
     max_notifications: int = Field(
         default=1_000,
         ge=1,

@@ -151,6 +151,7 @@ def _queue_locks(runtime: CallRuntime) -> QueueLocks:
         lock_ms=section.lock_ms,
         max_locks=section.max_locks,
         max_locks_per_client=section.max_locks_per_client,
+        max_locks_per_address=section.max_locks_per_address,
         metrics=runtime.metrics,
     )
 
