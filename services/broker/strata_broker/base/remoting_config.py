@@ -87,6 +87,11 @@ class RemotingSection(Section):
         description="Most bytes of frames that still arrive, of all connections; more end the "
         "connection.",
     )
+    max_unfinished_bytes_per_address: int = Field(
+        default=192 * 1024 * 1024,
+        ge=1_024,
+        description="The same for the clients of one address.",
+    )
     idle_timeout_ms: int = Field(
         default=120_000,
         ge=1,
@@ -120,6 +125,11 @@ class RemotingSection(Section):
         default=32 * 1024 * 1024,
         ge=65_536,
         description="The same for one connection; it may have one larger answer at a time.",
+    )
+    max_unread_bytes_per_address: int = Field(
+        default=96 * 1024 * 1024,
+        ge=65_536,
+        description="The same for the clients of one address.",
     )
     max_inflated_bytes: int = Field(
         default=32 * 1024 * 1024,
