@@ -47,6 +47,13 @@ Untyped = Annotated[
     Literal["MIXED", "NORMAL"],
     Parameter(help="Type of topics that have none at the source, as all before RocketMQ 5.0."),
 ]
+Retries = Annotated[
+    bool,
+    Parameter(
+        negative="",
+        help="Copy the retries that wait (%RETRY%GROUP), too: for consumers of rocketmq-client.",
+    ),
+]
 STATE = Path("strata-migration.db")
 _MAX_WORKERS = 64
 
@@ -60,6 +67,7 @@ def plan(
     *,
     topics: Topics = None,
     untyped_as: Untyped = "MIXED",
+    retries: Retries = False,
     state: State = STATE,
     common: Common = COMMON,
 ) -> None:
@@ -67,7 +75,7 @@ def plan(
 
     For instance: strata migrate plan 10.0.0.5:9876 -o json
     """
-    choices = Choices(frozenset(topics or ()), untyped_as)
+    choices = _choices(topics, untyped_as, retries, common)
     outlook = asyncio.run(_look(nameserver, choices, state, common))
     _show_outlook(nameserver, outlook, common)
 
@@ -79,6 +87,7 @@ def run(
     *,
     topics: Topics = None,
     untyped_as: Untyped = "MIXED",
+    retries: Retries = False,
     state: State = STATE,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     follow: Annotated[bool, Parameter(negative="")] = False,
@@ -105,7 +114,7 @@ def run(
         workers: Queues that are copied at the same time.
         skip_refused: Go on after a message that the target refuses, and note it.
     """
-    choices = Choices(frozenset(topics or ()), untyped_as)
+    choices = _choices(topics, untyped_as, retries, common)
     if dry_run:
         outlook = asyncio.run(_look(nameserver, choices, state, common))
         _show_outlook(nameserver, outlook, common)
@@ -166,6 +175,17 @@ def status(*, state: State = STATE, common: Common = COMMON) -> None:
     if not common.for_programs and not refusals:
         del result["refusals"]
     show(result, common, rows="queues", columns=columns)
+
+
+def _choices(topics: list[str] | None, untyped_as: str, retries: bool, common: Common) -> Choices:
+    """Return the decisions of a person.
+
+    Raises:
+        UsageError: nobody could consume the retries.
+    """
+    if retries and common.namespace:
+        raise UsageError("--retries: consumers of retries use the default namespace only")
+    return Choices(frozenset(topics or ()), untyped_as, retries)
 
 
 @asynccontextmanager
@@ -298,13 +318,16 @@ def _queue_view(each: QueueState) -> View:
 def _show_outlook(nameserver: str, outlook: MigrationOutlook, common: Common) -> None:
     topics: list[View] = []
     for name, topic in outlook.plan.topics.items():
-        windows = [outlook.windows[queue] for queue in topic.queues]
+        windows = [(queue, outlook.windows[queue]) for queue in topic.queues]
         topics.append(
             {
                 "topic": name,
                 "type": topic.topic_type,
                 "queues": topic.queue_count,
-                "messages": sum(window.end - window.begin for window in windows),
+                "messages": sum(
+                    max(0, window.end - max(window.begin, topic.begins.get(queue, 0)))
+                    for queue, window in windows
+                ),
                 "exists": ("topic", name) in outlook.made,
                 "problem": outlook.problems.get(name, ""),
                 "notes": "; ".join(topic.notes),
