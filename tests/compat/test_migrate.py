@@ -317,7 +317,7 @@ async def _send_retries(broker: str) -> None:
     async with RemotingClient(broker) as client:
         for tries in range(1, 5):
             known = {"UNIQ_KEY": "TRIED1", "RETRY_TOPIC": "tried", "ORIGIN_MESSAGE_ID": "TRIED1"}
-            fields = send_fields("%RETRY%triers", 0, **known) | {"j": tries, "l": 16}
+            fields = send_fields("%RETRY%triers", 0, 0, **known) | {"j": tries, "l": 16}
             await client.call(RequestCode.SEND_MESSAGE_V2, fields, b"try-%d" % tries)
 
 
