@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from strata_remoting import RequestCode
+from strata_remoting import RequestCode, decode_properties
 from strata_testing.remoting_client import RemotingClient, send_fields
 from tests.compat.collect import DEADLINE_S
 from tests.e2e.standalone import Standalone
@@ -310,3 +310,45 @@ def test_an_application_moves_under_traffic(
         assert mine == sorted(mine)
     assert len(application.consumed) > 20
     assert len(copied) > 100
+
+
+async def _send_retries(broker: str) -> None:
+    """Send four tries of one message to the topic of a group's retries, as a consumer does."""
+    async with RemotingClient(broker) as client:
+        for tries in range(1, 5):
+            known = {"UNIQ_KEY": "TRIED1", "RETRY_TOPIC": "tried", "ORIGIN_MESSAGE_ID": "TRIED1"}
+            fields = send_fields("%RETRY%triers", 0, 0, **known) | {"j": tries, "l": 16}
+            await client.call(RequestCode.SEND_MESSAGE_V2, fields, b"try-%d" % tries)
+
+
+async def _pulled_here(endpoint: str) -> list[tuple[bytes, int, str, str]]:
+    """Pull the retries at the target, from the group's position on."""
+    async with RemotingClient(endpoint) as client:
+        place = {"consumerGroup": "triers", "topic": "%RETRY%triers", "queueId": "0"}
+        position = await client.call(RequestCode.QUERY_CONSUMER_OFFSET, place)
+        offset = int(position.fields["offset"])
+        _, found = await client.pull("%RETRY%triers", "triers", 0, offset)
+        shown = [(one, decode_properties(one.properties)) for one in found]
+        return [
+            (one.body, one.reconsume_times, known["UNIQ_KEY"], known["RETRY_TOPIC"])
+            for one, known in shown
+        ]
+
+
+def test_waiting_retries_are_copied(rocketmq: RocketMq, target: Standalone, tmp_path: Path) -> None:
+    """Each try by itself, although all have one id; a consumer of the target sees what it was."""
+    rocketmq.create_topic("tried", 1, "NORMAL")
+    rocketmq.create_group("triers", 16)
+    asyncio.run(_send_retries(rocketmq.broker))
+    rocketmq.set_position("triers", "%RETRY%triers", 0, 1)
+    state = str(tmp_path / "state.db")
+    wanted = ("--topic", "tried", "--topic", "%RETRY%triers", "--retries", "--state", state)
+    plan = target.strata("migrate", "plan", rocketmq.nameserver, *wanted)
+    topics = {one["topic"]: one["messages"] for one in plan["topics"]}
+    assert topics == {"tried": 0, "%RETRY%triers": 3}
+    done = target.strata("migrate", "run", rocketmq.nameserver, *wanted)
+    assert (done["messages"], done["repeated"]) == (3, 0)
+    assert verified(target, tmp_path / "state.db")["wrong"] == 0
+    assert asyncio.run(_pulled_here(target.endpoint)) == [
+        (b"try-%d" % tries, tries, "TRIED1", "tried") for tries in range(2, 5)
+    ]

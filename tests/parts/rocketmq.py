@@ -20,24 +20,34 @@ BROKER_NAME = "broker-a"
 _READ_AND_WRITE = 6
 
 
+KEYS = ("rocketmq", "12345678")
+"""Access key and secret key of the super user."""
+
+_AUTH = "org.apache.rocketmq.auth"
+
+
 class RocketMq:
     """The servers in a folder, all of them at 127.0.0.1.
 
     Args:
         folder: an existing folder.
         is_synchronous: the broker flushes before it answers.
+        has_access_control: ACL 2.0 is on; `KEYS` are those of its super user.
 
     Attributes:
         nameserver: HOST:PORT.
         broker: HOST:PORT.
     """
 
-    def __init__(self, folder: Path, *, is_synchronous: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, is_synchronous: bool = False, has_access_control: bool = False
+    ) -> None:
         jars = install.TARGET / "rocketmq" / "lib"
         if not jars.is_dir() or shutil.which("java") is None:
             absent("RocketMQ is missing: make compat-rocketmq")
         self._folder = folder
         self._flush = "SYNC_FLUSH" if is_synchronous else "ASYNC_FLUSH"
+        self._access = _access_settings() if has_access_control else {}
         self._jars = jars
         self._processes = Processes(folder)
         port = free_ports(6)
@@ -120,6 +130,7 @@ class RocketMq:
                 "autoCreateTopicEnable": "false",
                 "autoCreateSubscriptionGroup": "true",
                 "flushDiskType": self._flush,
+                **self._access,
             },
         )
 
@@ -128,3 +139,24 @@ class RocketMq:
         home.mkdir()
         command = java(home, self._jars, heap, main, ["-c", str(config)])
         self._processes.start(name, command, {"ROCKETMQ_HOME": str(home)})
+
+
+def _access_settings() -> dict[str, str]:
+    """Return the settings of a broker that knows its users and their ACLs."""
+    user, password = KEYS
+    return {
+        "authenticationEnabled": "true",
+        "authenticationProvider": f"{_AUTH}.authentication.provider.DefaultAuthenticationProvider",
+        "authenticationMetadataProvider": (
+            f"{_AUTH}.authentication.provider.LocalAuthenticationMetadataProvider"
+        ),
+        "initAuthenticationUser": json.dumps({"username": user, "password": password}),
+        "innerClientAuthenticationCredentials": json.dumps(
+            {"accessKey": user, "secretKey": password}
+        ),
+        "authorizationEnabled": "true",
+        "authorizationProvider": f"{_AUTH}.authorization.provider.DefaultAuthorizationProvider",
+        "authorizationMetadataProvider": (
+            f"{_AUTH}.authorization.provider.LocalAuthorizationMetadataProvider"
+        ),
+    }

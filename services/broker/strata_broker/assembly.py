@@ -33,7 +33,7 @@ from strata_broker.metadata.recorder import Recorder
 from strata_broker.operators.rehashes import Rehasher
 from strata_broker.operators.windows import OwnWindows, WindowCollector
 from strata_broker.receives.ack import Acknowledger, LeaseKeeper
-from strata_broker.receives.assembly import new_puller, new_receiver
+from strata_broker.receives.assembly import new_deliverable_looks, new_puller, new_receiver
 from strata_broker.receives.deliver import Deliverer
 from strata_broker.receives.lite_consumers import LiteConsumers
 from strata_broker.receives.lite_subscriptions import LiteSubscriptions
@@ -238,7 +238,9 @@ class BrokerParts:
             random=self._random,
             sender=self._sender,
             producers=producers,
-            states=self._puller.states,
+            looks=new_deliverable_looks(
+                self._identity.boot_id, provisioner, storage, self._receiver.room, calls
+            ),
             handover=self._edge.handover,
         )
         serve_messaging(

@@ -34,6 +34,11 @@ TOOL_KEYS = {
     "`notes`; `groups`: a list of `group`, `fifo`, `max_attempts`, `exists`, `topics` (where it "
     "has a position), `retries` (messages that wait for a retry at the source); `skipped`: a list "
     "of `kind` (topic or group), `name`, `reason`",
+    "migrate access": "`dry_run`, `users`: a list of `user`, `exists` (at the target; its keys "
+    "stay), `admin`, `disabled`, `secret_key` (that was made; empty: the source's own), `policies` "
+    "(made): a list of `resource`, `actions`, `decision`, `sources`; `kept_policies` (a count: the "
+    "target had them), `notes` (rights that differ), `problem` (empty: all was made); `notes`: of "
+    "the source. Exit code 1: a user has a problem",
     "migrate run": "`state` (the file), `stopped` (by Ctrl-C); of all runs together `messages`, "
     "`bytes`, `repeated` (ids that the target had already), `refused`, `expired` (deleted at the "
     "source before they were read); `cursors_set`, `cursors_kept`, `cursors_left_alone` (their "

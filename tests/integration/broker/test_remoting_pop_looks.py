@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from strata_broker.base.config import BrokerConfig
+from strata_broker.receives.deliverable import DeliverableLooks
+from strata_broker.storage_client.quiet_places import QuietPlaces
 from strata_remoting import PulledMessage, RemotingCommand, RequestCode, ResponseCode
 from strata_testing import until
 from strata_testing.remoting_client import RemotingClient, batch_acks
@@ -37,6 +40,12 @@ async def brokers(cluster: ClusterUnderTest) -> AsyncIterator[Sequence[ClusterBr
     config = remoting_config(max_notifications=1, notification_check_ms=50)
     async with brokers_over(cluster, config) as started:
         yield started
+
+
+def waiting_config(**remoting: Any) -> BrokerConfig:
+    """A configuration in which a client may wait for two minutes."""
+    receive = {"min_polling_ms": 0, "max_polling_ms": 120_000}
+    return BrokerConfig.model_validate({"receive": receive, "remoting": {"port": 0, **remoting}})
 
 
 async def sent(client: RemotingClient, count: int) -> None:
@@ -187,6 +196,103 @@ async def test_a_notification_waits_and_another_is_too_many(
         [one] = await popped(second, 1)
         await second.ack_pop(GROUP, one)
         assert told(await second.notification("orders", GROUP, wait_ms=1)) == ("false", "false")
+
+
+WAKES = ("a send", "a lease that is given back", "the end of a lease")
+
+
+@pytest.mark.parametrize("by", WAKES)
+async def test_a_notification_is_woken_as_a_pop_is(cluster: ClusterUnderTest, by: str) -> None:
+    """By the news that wakes parked receives: it would not look by itself for ten minutes."""
+    config = waiting_config(notification_check_ms=600_000)
+    async with brokers_over(cluster, config) as brokers, clients(brokers, 3) as [one, _, other]:
+        await one.send("orders", b"x", 1)
+        [message] = await popped(one, 1, invisible_ms=2_000)
+        if by == "a send":
+            await one.ack_pop(GROUP, message)
+        waiting = asyncio.ensure_future(other.notification("orders", GROUP, wait_ms=120_000))
+        await until(lambda: waiting_at(brokers) == 1)
+        if by == "a send":
+            await one.send("orders", b"y", 2)
+        elif by == "a lease that is given back":
+            await one.change_pop(GROUP, message, 0)
+        async with asyncio.timeout(30):
+            assert told(await waiting) == ("true", "false")
+
+
+async def test_notifications_of_one_group_share_a_look(
+    cluster: ClusterUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One looks and the others wait; when there is something, all of them are told."""
+    looked: list[bool] = []
+    look = DeliverableLooks._look
+
+    async def counted(self: DeliverableLooks, *arguments: Any) -> bool:
+        found = await look(self, *arguments)
+        looked.append(found)
+        return found
+
+    monkeypatch.setattr(DeliverableLooks, "_look", counted)
+    config = waiting_config(notification_check_ms=600_000)
+    async with brokers_over(cluster, config) as brokers, clients(brokers, 13) as each:
+        # Clients with headers in JSON.
+        one, *others = each[::2]
+        await one.pop("orders", GROUP)
+        waiting = [
+            asyncio.ensure_future(other.notification("orders", GROUP, wait_ms=120_000))
+            for other in others
+        ]
+        await until(lambda: waiting_at(brokers) == 6)
+        await until(lambda: bool(looked))
+        await one.send("orders", b"x", 0)
+        async with asyncio.timeout(30):
+            answers = [told(await answer) for answer in waiting]
+        assert answers == [("true", "false")] * 6
+        # Before the message there was one look, or a second one if the first one was overtaken.
+        assert looked.count(False) <= 2
+
+
+async def test_a_node_that_does_not_tell_is_looked_at_again(
+    cluster: ClusterUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of an earlier version: at the pace of the configuration."""
+    monkeypatch.setattr(QuietPlaces, "stream_of", lambda *_: 0)
+    config = waiting_config(notification_check_ms=50)
+    async with brokers_over(cluster, config) as brokers, clients(brokers, 3) as [one, _, other]:
+        await one.pop("orders", GROUP)
+        waiting = asyncio.ensure_future(other.notification("orders", GROUP, wait_ms=120_000))
+        await until(lambda: waiting_at(brokers) == 1)
+        await one.send("orders", b"x", 0)
+        async with asyncio.timeout(30):
+            assert told(await waiting) == ("true", "false")
+
+
+@pytest.mark.parametrize("by", ["client", "connection", "address"])
+async def test_nobody_takes_all_places_of_notifications(cluster: ClusterUnderTest, by: str) -> None:
+    """A client by any name has its connections, and these an address; others have room."""
+    share = {"max_notifications_per_client": 1}
+    if by == "address":
+        share = {"max_notifications_per_address": 1}
+    config = waiting_config(**share)
+    async with brokers_over(cluster, config) as brokers, clients(brokers, 7) as each:
+        first, second, third, last = each[::2]
+        await last.pop("orders", GROUP)
+        names = {"client": ("me", "me"), "connection": ("me", "I"), "address": ("me", "I")}[by]
+        again = first if by == "connection" else second
+        await first.heartbeat(names[0], GROUP, {})
+        waiting = asyncio.ensure_future(first.notification("orders", GROUP, wait_ms=120_000))
+        await until(lambda: waiting_at(brokers) == 1)
+        await again.heartbeat(names[1], GROUP, {})
+        answer = await again.notification("orders", GROUP, wait_ms=120_000)
+        assert told(answer) == ("false", "true")
+        if by != "address":
+            await third.heartbeat("another", GROUP, {})
+            more = asyncio.ensure_future(third.notification("orders", GROUP, wait_ms=120_000))
+            await until(lambda: waiting_at(brokers) == 2)
+        await last.send("orders", b"x", 0)
+        assert told(await waiting) == ("true", "false")
+        if by != "address":
+            assert told(await more) == ("true", "false")
 
 
 async def test_a_client_that_goes_leaves_the_room_of_its_notification(

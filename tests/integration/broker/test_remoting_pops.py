@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from strata.meta.v1 import meta_pb2
+from strata_broker.base.config import BrokerConfig
 from strata_broker.remoting.addresses import broker_name_of
 from strata_broker.remoting.assignments import averagely, by_circle
 from strata_remoting import (
@@ -22,8 +23,10 @@ from strata_remoting import (
     decode_properties,
     encode_frame,
 )
+from strata_testing import until
+from strata_testing.broker.broker import waiting_receives
 from strata_testing.remoting_client import RemotingClient, popped_fields
-from tests.integration.broker.cluster_brokers import ClusterBroker
+from tests.integration.broker.cluster_brokers import ClusterBroker, brokers_over
 from tests.integration.broker.remoting_brokers import (
     GROUP,
     client_of,
@@ -314,3 +317,21 @@ async def test_a_pop_of_nothing_that_exists_is_refused(brokers: Sequence[Cluster
             ResponseCode.SYSTEM_ERROR,
             "the field extraInfo is missing",
         )
+
+
+async def test_a_pop_too_many_is_told_that_there_is_no_room(cluster: ClusterUnderTest) -> None:
+    """By the code at which clients pause, with all fields that they read; RocketMQ's own."""
+    receive = {"min_polling_ms": 0, "max_parked_per_client": 1, "surplus_pause_ms": 0}
+    config = BrokerConfig.model_validate({"receive": receive, "remoting": {"port": 0}})
+    async with brokers_over(cluster, config) as brokers, clients(brokers, 3) as [one, _, other]:
+        await one.heartbeat("me", GROUP, {})
+        waiting = asyncio.ensure_future(one.pop("orders", GROUP, wait_ms=20_000))
+        apps = [broker.app for broker in brokers]
+        await until(lambda: sum(map(waiting_receives, apps)) == 1)
+        answer, nothing = await one.pop("orders", GROUP, wait_ms=20_000)
+        assert (answer.code, answer.remark) == (ResponseCode.POLLING_FULL, "NO_MESSAGE_IN_QUEUE")
+        assert nothing == []
+        assert {"popTime", "invisibleTime", "reviveQid", "restNum"} <= set(answer.fields)
+        await other.send("orders", b"x", 0)
+        _, [message] = await waiting
+        assert message.body == b"x"

@@ -10,7 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from strata_cli.errors import CliError
+from strata_cli.migrate.access_rows import SourceRule, SourceUser
 from strata_cli.migrate.connections import (
+    ClusterKeys,
     RemotingConnections,
     SourceRefusedError,
     SourceUnreachableError,
@@ -23,7 +25,11 @@ from strata_cli.migrate.source_rows import (
     SourceTopic,
     parse_json,
 )
+from strata_mq.access import content_signature_is_right
 from strata_remoting import (
+    ACCESS_KEY,
+    SIGNATURE,
+    AdminCode,
     FrameLimits,
     PulledMessage,
     RemotingCommand,
@@ -121,7 +127,9 @@ class ScriptedServer:
 
 
 @asynccontextmanager
-async def cluster(timeout_s: float = 10.0) -> AsyncIterator[tuple[ScriptedServer, RocketMqSource]]:
+async def cluster(
+    timeout_s: float = 10.0, keys: ClusterKeys | None = None
+) -> AsyncIterator[tuple[ScriptedServer, RocketMqSource]]:
     """Yield a server that describes itself, and a source that asks it."""
     scripted = ScriptedServer()
     server = await asyncio.start_server(scripted.serve, HOST, 0)
@@ -132,7 +140,7 @@ async def cluster(timeout_s: float = 10.0) -> AsyncIterator[tuple[ScriptedServer
     scripted.says(RequestCode.GET_ALL_TOPIC_CONFIG, json.dumps(TOPICS).encode())
     scripted.says(RequestCode.GET_ALL_SUBSCRIPTION_GROUP_CONFIG, json.dumps(GROUPS).encode())
     scripted.says(RequestCode.GET_ALL_CONSUMER_OFFSET, OFFSETS)
-    connections = RemotingConnections(timeout_s)
+    connections = RemotingConnections(timeout_s, keys)
     try:
         # The first nameserver does not exist; the second one answers.
         yield scripted, RocketMqSource(connections, [f"{HOST}:1", scripted.address])
@@ -254,3 +262,26 @@ async def test_no_nameserver_is_one_clear_error() -> None:
     with pytest.raises(SourceUnreachableError, match=r"cannot reach 127\.0\.0\.1:1"):
         await source.describe()
     await connections.close()
+
+
+async def test_users_and_acls_are_asked_for_with_signatures() -> None:
+    """Every request is signed, those to the nameserver too; an old broker is told apart."""
+    keys = ClusterKeys("root", "rootsecret1")
+    async with cluster(keys=keys) as (scripted, source):
+        scripted.says(AdminCode.AUTH_LIST_USER, b'[{"username":"shop","password":"shopsecret1"}]')
+        scripted.says(
+            AdminCode.AUTH_LIST_ACL,
+            b'[{"subject":"User:shop","policies":[{"policyType":"Default","entries":[{"resource":'
+            b'"Topic:*","actions":["Pub"],"decision":"Allow"}]}]}]',
+        )
+        found = await source.access()
+        assert found.users == {"shop": SourceUser("shop", "shopsecret1")}
+        assert found.rules == [SourceRule("shop", "Topic:*", frozenset(("pub",)), is_default=True)]
+        assert len(scripted.asked) == 3
+        for request in scripted.asked:
+            assert request.fields[ACCESS_KEY] == "root"
+            content, signature = request.signed_content(), request.fields[SIGNATURE]
+            assert content_signature_is_right("rootsecret1", content, signature)
+        scripted.says(AdminCode.AUTH_LIST_USER, answer=ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        with pytest.raises(CliError, match=r"no ACL 2\.0: give its plain_acl\.yml"):
+            await source.access()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -254,3 +255,38 @@ async def test_a_sealed_queue_is_told(tmp_path: Path) -> None:
         moved = await look(node)
         assert (moved.moved, moved.told_later) == (True, False)
         assert [one.queue for one in moved.sealed] == [0]
+
+
+async def state(node: NodeUnderTest, **fields: Any) -> pb.GetConsumerStateResponse:
+    """Ask for the state of a group, and want to be told."""
+    asked = {"broker_boot_id": BROKER, "tell_stream": STREAM, "tell_queue": -1, **fields}
+    request = pb.GetConsumerStateRequest(
+        raft_group=GROUP, consumer_group_id=5, topic=TOPIC, **asked
+    )
+    response = await node.rpc.get_consumer_state(request, CONTEXT)
+    assert response.refusal.outcome in (pb.OUTCOME_UNSPECIFIED, pb.OUTCOME_OK)
+    return response
+
+
+async def test_who_asks_for_a_state_is_told_as_who_pops(tmp_path: Path) -> None:
+    """A message is new, or comes back; nothing is armed while there is one already."""
+    async with node_under_test(tmp_path) as node, told_by(node) as told:
+        assert (await state(node)).told_later
+        assert (await state(node, queues=[1], tell_queue=1)).told_later
+        await node.append([b"new"], queue=1)
+        assert sorted(await told.next()) == sorted([PLACE, (*PLACE[:3], 1)])
+        assert not (await state(node)).told_later, "a message is there"
+        (leased,) = (await look(node)).messages
+        assert (await state(node)).told_later
+        release = pb.ReleaseRequest(raft_group=GROUP, undelivered=[lease_of(leased)])
+        await node.rpc.release(release, CONTEXT)
+        assert await told.next() == [PLACE]
+        assert not (await state(node)).told_later, "it waits to be delivered again"
+
+
+@pytest.mark.parametrize("stream", [0, 99])
+async def test_a_state_for_no_open_stream_tells_nothing(tmp_path: Path, stream: int) -> None:
+    """Most callers want to know the state once."""
+    async with node_under_test(tmp_path) as node, told_by(node):
+        assert not (await state(node, tell_stream=stream)).told_later
+        assert node.app.node.brokers.watchers.interests_used == 0

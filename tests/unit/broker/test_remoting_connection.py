@@ -15,10 +15,10 @@ from strata_broker.base.remoting_config import RemotingSection
 from strata_broker.remoting.connection import ConnectionPort, RemotingConnection
 from strata_broker.remoting.exchange import Exchange
 from strata_broker.remoting.requesters import Requesters
+from strata_broker.remoting.unfinished_frames import UnfinishedFrames
 from strata_broker.remoting.unread_answers import UnreadAnswers
 from strata_mq.requests import Code, RequestError
 from strata_remoting import RemotingCommand, RequestCode, Serialization, encode_frame
-from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks
 from strata_testing import until
@@ -94,13 +94,15 @@ async def scene() -> AsyncIterator[SimpleNamespace]:
         max_unread_ms=200,
         max_unread_bytes=150_000,
         max_unread_bytes_per_connection=100_000,
+        max_unfinished_bytes=8 << 20,
+        max_unfinished_bytes_per_address=6 << 20,
     )
     requests = RequestTasks("remoting request", Metrics.disabled(), max_tasks=100)
     port = ConnectionPort(
         dispatcher,  # type: ignore[arg-type]
         config,
         requests,
-        Limit("unfinished", 8 << 20, "bytes", metrics=Metrics.disabled()),
+        UnfinishedFrames(config, Metrics.disabled()),
         UnreadAnswers(config, Metrics.disabled()),
         lambda _: True,
         lambda _: None,

@@ -340,7 +340,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_broker_waiting_receives",
         "gauge",
         "1",
-        "Receives that wait in the broker for messages.",
+        "Receives that wait in the broker for messages, and notifications of remoting clients.",
     ),
     MetricSpec(
         "strata_broker_kept_turns",

@@ -87,6 +87,11 @@ class RemotingSection(Section):
         description="Most bytes of frames that still arrive, of all connections; more end the "
         "connection.",
     )
+    max_unfinished_bytes_per_address: int = Field(
+        default=192 * 1024 * 1024,
+        ge=1_024,
+        description="The same for the clients of one address.",
+    )
     idle_timeout_ms: int = Field(
         default=120_000,
         ge=1,
@@ -120,6 +125,11 @@ class RemotingSection(Section):
         default=32 * 1024 * 1024,
         ge=65_536,
         description="The same for one connection; it may have one larger answer at a time.",
+    )
+    max_unread_bytes_per_address: int = Field(
+        default=96 * 1024 * 1024,
+        ge=65_536,
+        description="The same for the clients of one address.",
     )
     max_inflated_bytes: int = Field(
         default=32 * 1024 * 1024,
@@ -158,17 +168,26 @@ class RemotingSection(Section):
         description="Most locks of queues of one client, and of one connection; further ones are "
         "not given.",
     )
+    max_locks_per_address: int = Field(
+        default=75_000, ge=1, description="The same for one address of clients."
+    )
     max_notifications: int = Field(
         default=1_000,
         ge=1,
         description="Most requests that wait to be told of a message that can be popped; a further "
         "one is answered at once and says that there is no room.",
     )
+    max_notifications_per_client: int = Field(
+        default=100, ge=1, description="The same for one client, and for one connection."
+    )
+    max_notifications_per_address: int = Field(
+        default=750, ge=1, description="The same for one address of clients."
+    )
     notification_check_ms: int = Field(
         default=500,
         ge=10,
-        description="Time between two looks of such a request; each look asks every raft group of "
-        "the topic.",
+        description="Time between two looks of such requests at a raft group that does not tell of "
+        "messages: its node has an earlier version, or storage.max_interests is reached.",
     )
     reply_timeout_ms: int = Field(
         default=3_000,

@@ -7,6 +7,7 @@ from strata_broker.clients.provision import Provisioner
 from strata_broker.clients.sessions import Sessions
 from strata_broker.metadata.filters import Filters
 from strata_broker.receives.deliver import Deliverer
+from strata_broker.receives.deliverable import DeliverableLooks
 from strata_broker.receives.lite_consumers import LiteConsumers
 from strata_broker.receives.lite_popper import LitePopper
 from strata_broker.receives.popper import Popper
@@ -35,17 +36,35 @@ def new_puller(
         provisioner,
         storage.client,
         reads=storage.reads,
-        holders=HolderCalls(
-            provisioner.view,
-            storage.client,
-            runtime.clock,
-            timeout_s=runtime.config.metadata.call_timeout_ms / 1000,
-        ),
+        holders=_holders(provisioner, storage, runtime),
         filters=filters,
         sessions=sessions,
         store_host=store_host,
         runtime=runtime,
     )
+
+
+def new_deliverable_looks(
+    boot_id: int,
+    provisioner: Provisioner,
+    storage: StorageTier,
+    room: WaitingRoom,
+    runtime: CallRuntime,
+) -> DeliverableLooks:
+    """Return what looks whether something can be popped, and waits in the lines of receives."""
+    return DeliverableLooks(
+        boot_id,
+        provisioner.view,
+        _holders(provisioner, storage, runtime),
+        room=room,
+        check_s=runtime.config.remoting.notification_check_ms / 1000,
+        clock=runtime.clock,
+    )
+
+
+def _holders(provisioner: Provisioner, storage: StorageTier, runtime: CallRuntime) -> HolderCalls:
+    timeout_s = runtime.config.metadata.call_timeout_ms / 1000
+    return HolderCalls(provisioner.view, storage.client, runtime.clock, timeout_s=timeout_s)
 
 
 def new_receiver(

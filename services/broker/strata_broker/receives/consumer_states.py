@@ -34,7 +34,7 @@ class ConsumerStates:
             topic,
             "GetConsumerState",
             storage_pb2.GetConsumerStateResponse,
-            lambda raft_group, queues: _request(group, topic, raft_group, queues),
+            lambda raft_group, queues: state_request(group, topic, raft_group, queues),
         )
         return epochs.join_states(state for _, answer in answers for state in answer.queues)
 
@@ -51,14 +51,15 @@ class ConsumerStates:
             queue,
             "GetConsumerState",
             storage_pb2.GetConsumerStateResponse,
-            lambda raft_group: _request(group, topic, raft_group, (queue,)),
+            lambda raft_group: state_request(group, topic, raft_group, (queue,)),
         )
         return epochs.join_states(state for _, answer in answers for state in answer.queues)
 
 
-def _request(
+def state_request(
     group: meta_pb2.ConsumerGroup, topic: TopicRow, raft_group: int, queues: Sequence[int]
 ) -> storage_pb2.GetConsumerStateRequest:
+    """Return the question for the state on queues of one raft group."""
     return storage_pb2.GetConsumerStateRequest(
         raft_group=raft_group,
         consumer_group_id=group.consumer_group_id,

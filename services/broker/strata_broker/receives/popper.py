@@ -67,6 +67,11 @@ class Popper:
         # (raft group, topic, queue or ANY_QUEUE) -> how many of the queues have left, as it told
         self._left: OrderedDict[tuple[int, int, int], int] = OrderedDict()
 
+    @property
+    def room(self) -> WaitingRoom:
+        """Lines of receives, where other calls may wait for the same news."""
+        return self._room
+
     async def pop(
         self, target: ReceiveTarget, pop_for: PopFor, wait_ms: int, ticket: PopTicket
     ) -> Popped:

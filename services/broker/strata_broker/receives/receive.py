@@ -37,6 +37,7 @@ from strata_broker.receives.deliver import Deliverer, given_by
 from strata_broker.receives.popping_calls import PoppingCall, check_invisible
 from strata_broker.receives.pops import Pops
 from strata_broker.receives.targets import ReceiveTarget
+from strata_broker.receives.waiting_room import WaitingRoom
 from strata_broker.storage_client.pop_ends import PopTicket
 from strata_edge.ports import HotCall
 from strata_mq.access import Action, ResourceKind
@@ -134,6 +135,11 @@ class Receiver:
         metrics.gauge("strata_broker_surplus_receives", lambda: self._surplus)
         self._waiting: dict[HotCall, tuple[asyncio.Task[None], PopTicket]] = {}
         self._ending = False
+
+    @property
+    def room(self) -> WaitingRoom:
+        """Lines of receives, where other calls may wait for the same news."""
+        return self._popper.room
 
     def take(self, call: HotCall, principal: Principal) -> None:
         """Take one call; it is answered now or when messages or the end of the wait come.

@@ -225,6 +225,10 @@ class Line:
         length_s = first_s if before is None else min(before.length_s * 2, longest_s)
         self._pauses[place] = _Pause(self._room.clock.monotonic_s() + length_s, length_s)
 
+    def rest(self, place: ConsumerPlace, length_s: float) -> None:
+        """Do not look at a place for so many seconds, unless there is news of it."""
+        self._pauses[place] = _Pause(self._room.clock.monotonic_s() + length_s, length_s)
+
     def hurry(self, place: ConsumerPlace | None) -> None:
         """Look at a place without a pause; None: at all."""
         if place is None:

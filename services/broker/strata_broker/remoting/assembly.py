@@ -16,7 +16,7 @@ from strata_broker.clients.replies import Replies
 from strata_broker.clients.sessions import Sessions
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.metadata.requests import host_of
-from strata_broker.receives.consumer_states import ConsumerStates
+from strata_broker.receives.deliverable import DeliverableLooks
 from strata_broker.remoting.addresses import RemotingAddresses
 from strata_broker.remoting.admin.assembly import AdminParts, with_admin
 from strata_broker.remoting.admin.operator_face import OperatorFace
@@ -85,7 +85,7 @@ class RemotingParts:
         sessions: of clients.
         runtime: configuration, clock and counters.
         sending: parts of sends.
-        states: of consumer groups.
+        looks: of what can be popped.
     """
 
     host: str
@@ -94,7 +94,7 @@ class RemotingParts:
     sessions: Sessions
     runtime: CallRuntime
     sending: SendParts
-    states: ConsumerStates
+    looks: DeliverableLooks
 
 
 def new_remoting(
@@ -107,7 +107,7 @@ def new_remoting(
     random: Random,
     sender: Sender,
     producers: Producers,
-    states: ConsumerStates,
+    looks: DeliverableLooks,
     handover: Handover | None,
 ) -> RemotingPort | None:
     """Return the remoting protocol with its ports; None: the configuration wants none.
@@ -121,7 +121,7 @@ def new_remoting(
         random: numbers in [0, 1).
         sender: stages messages of the broker's own.
         producers: that can be asked for the decision on a transaction.
-        states: of consumer groups.
+        looks: of what can be popped.
         handover: gives its connections on the port for gRPC clients away; None: it cannot.
     """
     handover = _wanted(handover, runtime.config)
@@ -136,7 +136,7 @@ def new_remoting(
             sessions,
             runtime,
             SendParts(sender, producers, random),
-            states,
+            looks,
         )
     )
     if handover is not None:
@@ -151,6 +151,7 @@ def _queue_locks(runtime: CallRuntime) -> QueueLocks:
         lock_ms=section.lock_ms,
         max_locks=section.max_locks,
         max_locks_per_client=section.max_locks_per_client,
+        max_locks_per_address=section.max_locks_per_address,
         metrics=runtime.metrics,
     )
 
@@ -216,7 +217,7 @@ class RemotingPort:
         self._looks = RemotingPopLooks(
             parts.face,
             view,
-            parts.states,
+            parts.looks,
             config=parts.runtime.config,
             metrics=parts.runtime.metrics,
             store=lambda: self._store,
@@ -279,6 +280,7 @@ class RemotingPort:
         def disconnected(client: RemotingPeer) -> None:
             consumers.disconnected(client)
             pops.disconnected(client)
+            self._looks.disconnected(client)
 
         admin = self._admin_parts(parts, members, consumers, routes)
         return RemotingListener(

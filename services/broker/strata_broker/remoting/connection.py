@@ -22,6 +22,7 @@ from strata_broker.remoting.dispatcher import RemotingDispatcher
 from strata_broker.remoting.exchange import Exchange
 from strata_broker.remoting.server_tls import ServerTls
 from strata_broker.remoting.tls_bytes import TlsBytes, begins_tls
+from strata_broker.remoting.unfinished_frames import UnfinishedFrames
 from strata_broker.remoting.unread_answers import UnreadAnswers
 from strata_remoting import (
     ReadFrame,
@@ -31,7 +32,6 @@ from strata_remoting import (
     Serialization,
     encode_frame,
 )
-from strata_runtime.limits import Limit
 from strata_runtime.listening import endpoint_of
 from strata_runtime.logs import get_logger
 from strata_runtime.tasks import RequestTasks, TooManyTasksError
@@ -60,7 +60,7 @@ class ConnectionPort:
     dispatcher: RemotingDispatcher
     config: RemotingSection
     requests: RequestTasks
-    unfinished: Limit
+    unfinished: UnfinishedFrames
     unread: UnreadAnswers
     connected: Callable[[RemotingConnection], bool]
     disconnected: Callable[[RemotingConnection], None]
@@ -292,8 +292,8 @@ class RemotingConnection(asyncio.Protocol):
             elif not self._is_draining:
                 self._set_aside.append(read)
                 self._set_aside_bytes += read.size_bytes
-        if not self._set_unfinished(self._reader.waiting_bytes + self._set_aside_bytes):
-            self._end("too many bytes of unfinished frames (remoting.max_unfinished_bytes)")
+        if full := self._set_unfinished(self._reader.waiting_bytes + self._set_aside_bytes):
+            self._end(f"too many bytes of unfinished frames ({full})")
         self._pace()
 
     def _begin(self, frame: ReadFrame) -> None:
@@ -375,14 +375,15 @@ class RemotingConnection(asyncio.Protocol):
             self._paused_until_s = now_s + wait_s
             self._loop.call_later(wait_s, self._go_on)
 
-    def _set_unfinished(self, size_bytes: int) -> bool:
-        more = size_bytes - self._unfinished_bytes
-        if more > 0 and not self._port.unfinished.try_take(more):
-            return False
+    def _set_unfinished(self, size_bytes: int) -> str:
+        """Note how many bytes wait; return the name of the limit that is exceeded, "": none."""
+        more, unfinished = size_bytes - self._unfinished_bytes, self._port.unfinished
+        if more > 0 and (full := unfinished.refused(self.peer, more)):
+            return full
         if more < 0:
-            self._port.unfinished.give_back(-more)
+            unfinished.give_back(self.peer, -more)
         self._unfinished_bytes = size_bytes
-        return True
+        return ""
 
     def _watch(self) -> None:
         """End a connection that is idle, or whose frame arrives too slowly."""

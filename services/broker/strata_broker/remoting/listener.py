@@ -16,6 +16,7 @@ from strata_broker.remoting.connection import ConnectionPort, RemotingConnection
 from strata_broker.remoting.dispatcher import RemotingDispatcher
 from strata_broker.remoting.exchange import RemotingPeer
 from strata_broker.remoting.server_tls import ServerTls
+from strata_broker.remoting.unfinished_frames import UnfinishedFrames
 from strata_broker.remoting.unread_answers import UnreadAnswers
 from strata_edge.handover import HandedConnection
 from strata_runtime.limits import Limit
@@ -58,12 +59,6 @@ class RemotingListener:
         self._limit = Limit(
             "remoting connections", config.max_connections, "connections", metrics=runtime.metrics
         )
-        unfinished = Limit(
-            "unfinished remoting frames",
-            config.max_unfinished_bytes,
-            "bytes",
-            metrics=runtime.metrics,
-        )
         self._tls: ServerTls | None = None
         if config.certificate_file:
             self._tls = ServerTls(
@@ -77,7 +72,7 @@ class RemotingListener:
             dispatcher,
             config,
             runtime.requests,
-            unfinished,
+            UnfinishedFrames(config, runtime.metrics),
             UnreadAnswers(config, runtime.metrics),
             self._take,
             self._leave,

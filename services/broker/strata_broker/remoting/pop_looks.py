@@ -1,25 +1,23 @@
 """NOTIFICATION and PEEK_MESSAGE: what a consumer group could pop, without leases.
 
-A notification says whether something can be popped, and waits for it. It looks at a bounded pace,
-and one that is too many is answered at once and says so, as with RocketMQ.
+A notification says whether something can be popped, and waits for it, woken as receives are. One
+that is too many, of all or of its client, connection or address, is answered at once and says so,
+as with RocketMQ.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
-from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.base.config import BrokerConfig
-from strata_broker.metadata.metadata import MetadataView, TopicRow
+from strata_broker.base.shares import Owner, OwnerShares, all_owners_of, most_each
+from strata_broker.metadata.metadata import MetadataView
 from strata_broker.metadata.places import ANY_QUEUE
-from strata_broker.receives.consumer_states import ConsumerStates
+from strata_broker.receives.deliverable import DeliverableLooks, PopSubject, head_of
 from strata_broker.remoting.answers import VERSION, RemotingRefusal, succeeded
-from strata_broker.remoting.exchange import Exchange, Handler
+from strata_broker.remoting.exchange import Exchange, Handler, RemotingPeer
 from strata_broker.remoting.face import MessagingFace, PulledAnswer
 from strata_broker.remoting.queue_ids import (
     known_topic,
@@ -28,6 +26,7 @@ from strata_broker.remoting.queue_ids import (
     queue_numbers,
 )
 from strata_broker.remoting.shown import ShownQueue, pulled_message
+from strata_broker.storage_client.pop_ends import PopTicket
 from strata_mq.access import Action
 from strata_remoting import RemotingCommand, RequestCode, ResponseCode, Store, encode_message
 from strata_runtime.limits import Limit
@@ -35,14 +34,8 @@ from strata_runtime.metrics import Metrics
 
 _MOST_MESSAGES = 1 << 20
 _MOST_MS = 1 << 53
-
-
-class _Wanted(NamedTuple):
-    """The subject of a request."""
-
-    group: meta_pb2.ConsumerGroup
-    topic: TopicRow
-    queue: int
+# The number of a ticket: no pop is under way, so that no storage node has to end one.
+_NO_NUMBER = 0
 
 
 class RemotingPopLooks:
@@ -51,7 +44,7 @@ class RemotingPopLooks:
     Args:
         face: the broker's handlers.
         view: knows topics, queues and consumer groups.
-        states: of consumer groups.
+        looks: of what can be popped.
         config: limits of notifications, of waits and of answers.
         metrics: show how many wait.
         store: returns the address that messages name as their store: of this broker.
@@ -61,7 +54,7 @@ class RemotingPopLooks:
         self,
         face: MessagingFace,
         view: MetadataView,
-        states: ConsumerStates,
+        looks: DeliverableLooks,
         *,
         config: BrokerConfig,
         metrics: Metrics,
@@ -69,18 +62,18 @@ class RemotingPopLooks:
     ) -> None:
         self._face = face
         self._view = view
-        self._states = states
+        self._looks = looks
         self._store = store
         self._max_wait_ms = config.limits().max_polling_ms
-        self._check_s = config.remoting.notification_check_ms / 1000
         self._most_messages, self._most_bytes = config.pull.max_messages, config.pull.max_bytes
-        self._limit = Limit(
-            "remoting notifications",
-            config.remoting.max_notifications,
-            "requests",
-            metrics=metrics,
+        section, of = config.remoting, "remoting notifications"
+        self._limit = Limit(of, section.max_notifications, "requests", metrics=metrics)
+        most = most_each(
+            section.max_notifications_per_client, section.max_notifications_per_address
         )
-        self._ending = asyncio.Event()
+        self._shares = OwnerShares(of, most, metrics)
+        self._waiting: dict[RemotingPeer, set[PopTicket]] = {}
+        self._is_ending = False
 
     @property
     def waiting(self) -> int:
@@ -92,8 +85,16 @@ class RemotingPopLooks:
         return {RequestCode.NOTIFICATION: self.notify, RequestCode.PEEK_MESSAGE: self.peek}
 
     def end_all(self) -> None:
-        """Answer every notification that waits: the broker stops."""
-        self._ending.set()
+        """Answer every notification that waits, and let no more wait: the broker stops."""
+        self._is_ending = True
+        for tickets in self._waiting.values():
+            for ticket in tickets:
+                ticket.end()
+
+    def disconnected(self, client: RemotingPeer) -> None:
+        """End the notifications of a connection that ended."""
+        for ticket in self._waiting.pop(client, ()):
+            ticket.end()
 
     async def notify(self, exchange: Exchange) -> RemotingCommand:
         """Answer whether something can be popped, as soon as there is something.
@@ -107,14 +108,16 @@ class RemotingPopLooks:
         request = exchange.request
         wanted = self._wanted(exchange)
         wait_ms = min(max(0, min(request.number("pollTime"), _MOST_MS)), self._max_wait_ms)
-        found, is_full = await self._is_deliverable(wanted), False
-        if not found and wait_ms:
-            is_full = not self._limit.try_take()
+        found, is_full = await self._looks.is_deliverable(wanted), False
+        if not found and wait_ms and not self._is_ending:
+            owners = all_owners_of(exchange.client.client_id, exchange.client.peer)
+            is_full = not self._try_take(owners)
             if not is_full:
                 try:
-                    found = await self._wait(exchange, wanted, wait_ms / 1000)
+                    found = await self._wait(exchange.client, wanted, wait_ms / 1000)
                 finally:
                     self._limit.give_back()
+                    self._shares.give_back(owners)
         return succeeded(request, hasMsg=_shown(found), pollingFull=_shown(is_full))
 
     async def peek(self, exchange: Exchange) -> RemotingCommand:
@@ -129,8 +132,8 @@ class RemotingPopLooks:
         body, count, size_bytes, rest = [], 0, 0, 0
         store = self._store()
         ids = {number: at for at, number in enumerate(queue_numbers(self._view, wanted.topic))}
-        for state in await self._states_of(wanted):
-            new = state.next_offset - _head_of(state)
+        for state in await self._looks.states(wanted):
+            new = state.next_offset - head_of(state)
             rest += new
             if not new or count >= most or size_bytes >= self._most_bytes:
                 continue
@@ -144,7 +147,7 @@ class RemotingPopLooks:
             code, text = ResponseCode.SUCCESS, "FOUND"
         return request.answered(code, text, fields=fields, body=b"".join(body), version=VERSION)
 
-    def _wanted(self, exchange: Exchange) -> _Wanted:
+    def _wanted(self, exchange: Exchange) -> PopSubject:
         request = exchange.request
         name, queue_id = request.text("consumerGroup"), request.number("queueId")
         exchange.require_group(name, Action.SUB)
@@ -157,42 +160,41 @@ class RemotingPopLooks:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group [{name}] does not exist: pop once, or create it",
             )
-        return _Wanted(group, topic, queue)
+        return PopSubject(group, topic, queue)
 
-    async def _states_of(self, wanted: _Wanted) -> list[storage_pb2.ConsumerQueueState]:
-        group, topic, queue = wanted
-        if queue == ANY_QUEUE:
-            return await self._states.of_topic(group, topic)
-        return await self._states.of_queue(group, topic, queue)
+    def _try_take(self, owners: Sequence[Owner]) -> bool:
+        """Take a place for one that waits; False: there is none."""
+        if not self._shares.try_take(owners):
+            return False
+        if not self._limit.try_take():
+            self._shares.give_back(owners)
+            return False
+        return True
 
-    async def _is_deliverable(self, wanted: _Wanted) -> bool:
-        """Whether some message is new to the group, or waits to be delivered again.
+    async def _wait(self, client: RemotingPeer, wanted: PopSubject, wait_s: float) -> bool:
+        """Wait until something can be popped; False: the time is over, or the broker stops.
 
-        A message of an ordered group may still have to wait for an earlier one: then a pop waits.
+        Raises:
+            ConnectionError: the client is gone.
         """
-        return any(
-            state.waiting or _head_of(state) < state.next_offset
-            for state in await self._states_of(wanted)
-        )
-
-    async def _wait(self, exchange: Exchange, wanted: _Wanted, wait_s: float) -> bool:
-        """Look again and again; False: the time is over, or the broker stops."""
-        loop = asyncio.get_running_loop()
-        ends_s = loop.time() + wait_s
-        while (left_s := ends_s - loop.time()) > 0 and not self._ending.is_set():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(left_s, self._check_s)):
-                    await self._ending.wait()
-            if exchange.client.is_gone:
-                raise ConnectionResetError("the client is gone")
-            if await self._is_deliverable(wanted):
-                return True
-        return False
+        ticket = PopTicket(_NO_NUMBER)
+        waiting = self._waiting.setdefault(client, set())
+        waiting.add(ticket)
+        try:
+            if not client.is_gone:
+                found = await self._looks.wait(wanted, ticket, wait_s, client.client_id)
+        finally:
+            waiting.discard(ticket)
+            if not waiting and self._waiting.get(client) is waiting:
+                del self._waiting[client]
+        if client.is_gone:
+            raise ConnectionResetError("the client is gone")
+        return found
 
     async def _read(
         self,
         exchange: Exchange,
-        wanted: _Wanted,
+        wanted: PopSubject,
         state: storage_pb2.ConsumerQueueState,
         most: int,
     ) -> list[definition_pb2.Message]:
@@ -207,20 +209,11 @@ class RemotingPopLooks:
         call = service_pb2.PullMessageRequest(
             group=definition_pb2.Resource(name=group),
             message_queue=public_queue(self._view, wanted.topic, state.queue),
-            offset=_head_of(state),
+            offset=head_of(state),
             batch_size=most,
         )
         await self._face.pull(call, exchange.caller(group), keep)
         return found
-
-
-def _head_of(state: storage_pb2.ConsumerQueueState) -> int:
-    """Return the first offset that the group was never given.
-
-    A group without a position has been given nothing: it begins at the first message, also where
-    its first pop would begin later.
-    """
-    return max(state.head, state.min_offset) if state.started else state.min_offset
 
 
 def _shown(value: bool) -> str:

@@ -43,6 +43,7 @@ from strata_runtime.clock import Clock
 _MOST_MESSAGES = 1 << 20
 _MOST_MS = 1 << 53
 _NO_MARK = 0
+_NOTHING = "NO_MESSAGE_IN_QUEUE"
 
 
 class _Popped(NamedTuple):
@@ -241,7 +242,7 @@ class RemotingPops:
         self, request: RemotingCommand, popped: _Popped, answer: PoppedAnswer
     ) -> RemotingCommand:
         failure = answer.failure
-        if failure is not None:
+        if failure is not None and failure.code is not Code.TOO_MANY_REQUESTS:
             return request.answered(code_of(failure.code), text_of(failure), version=VERSION)
         now_ms, topic = self._clock.wall_ms(), popped.topic
         fields = {
@@ -250,6 +251,11 @@ class RemotingPops:
             "reviveQid": str(_NO_MARK),
             "restNum": "0",
         }
+        if failure is not None:
+            # Clients pause; any other code is an error to them.
+            return request.answered(
+                ResponseCode.POLLING_FULL, _NOTHING, fields=fields, version=VERSION
+            )
         if not answer.messages:
             return request.answered(
                 ResponseCode.POLLING_TIMEOUT, "no new message", fields=fields, version=VERSION

@@ -1,8 +1,8 @@
 """Locks of queues for orderly consumers: one client of a consumer group works on a queue at a time.
 
 A lock holds for a time and is renewed by its client. It lives in memory: all remoting clients of a
-topic are at one broker, and after a restart they lock anew, as with a broker of RocketMQ. A client
-and a connection hold a share of all locks.
+topic are at one broker, and after a restart they lock anew, as with a broker of RocketMQ. A client,
+a connection and an address hold a share of all locks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from strata_broker.base.shares import SHARING, Owner, OwnerShares, owners_of
+from strata_broker.base.shares import Owner, OwnerShares, all_owners_of, most_each
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 
@@ -41,6 +41,7 @@ class QueueLocks:
         lock_ms: how long a lock holds.
         max_locks: most locks; a queue beyond them is not locked.
         max_locks_per_client: the same for a client, and for a connection.
+        max_locks_per_address: the same for an address of clients.
         metrics: how many there are.
     """
 
@@ -51,12 +52,13 @@ class QueueLocks:
         lock_ms: int,
         max_locks: int,
         max_locks_per_client: int,
+        max_locks_per_address: int,
         metrics: Metrics,
     ) -> None:
         self._clock = clock
         self._lock_s = lock_ms / 1000
         self._max_locks = max_locks
-        most = dict.fromkeys(SHARING, max_locks_per_client)
+        most = most_each(max_locks_per_client, max_locks_per_address)
         self._shares = OwnerShares("locks of queues", most, metrics)
         # The first to end in front: all hold for the same time.
         self._locks: OrderedDict[QueueKey, _Lock] = OrderedDict()
@@ -82,7 +84,7 @@ class QueueLocks:
             if held.ends_s > now_s and held.client_id != client_id:
                 return False
             self._forget(key)
-        owners = owners_of(client_id, peer)
+        owners = all_owners_of(client_id, peer)
         if len(self._locks) >= self._max_locks or not self._shares.try_take(owners):
             return False
         self._locks[key] = _Lock(client_id, now_s + self._lock_s, owners)

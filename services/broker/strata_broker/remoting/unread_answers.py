@@ -1,4 +1,4 @@
-"""Bytes of answers that remoting clients have not read: of all of them, and of each connection.
+"""Bytes of answers that remoting clients have not read: of all, a connection, an address.
 
 An answer counts from its writing until the transport has taken it. One that finds no room is not
 written: its request fails, so messages that it was to bring are given back.
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from strata_broker.base import errors
 from strata_broker.base.remoting_config import RemotingSection
 from strata_broker.base.shares import OwnerShares
+from strata_broker.metadata.requests import host_of
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
 
@@ -28,19 +29,26 @@ class UnreadAnswers:
     """
 
     def __init__(self, config: RemotingSection, metrics: Metrics) -> None:
-        self._most_each = config.max_unread_bytes_per_connection
         self._limit = Limit(
             "unread remoting answers", config.max_unread_bytes, "bytes", metrics=metrics
         )
-        self._shares = OwnerShares(
-            "bytes of unread remoting answers", {"connection": self._most_each}, metrics
+        self._most_bytes = min(
+            config.max_unread_bytes_per_connection,
+            config.max_unread_bytes_per_address,
+            config.max_unread_bytes,
         )
+        most = {
+            "connection": config.max_unread_bytes_per_connection,
+            "address": config.max_unread_bytes_per_address,
+        }
+        self._shares = OwnerShares("bytes of unread remoting answers", most, metrics)
 
     @contextmanager
     def holding(self, peer: str, size_bytes: int) -> Iterator[None]:
         """Hold the bytes of an answer until the block ends.
 
-        A connection that has read everything may have one answer of any size.
+        A connection that has read everything may have one answer of any size, if its address has
+        room.
 
         Args:
             peer: `host:port` of the client.
@@ -52,12 +60,12 @@ class UnreadAnswers:
         if size_bytes <= _SMALL_BYTES:
             yield
             return
-        owners = (("connection", peer),)
-        most_bytes = min(self._most_each, self._limit.maximum)
-        counted_bytes = min(size_bytes, most_bytes)
+        owners = ("connection", peer), ("address", host_of(peer))
+        counted_bytes = min(size_bytes, self._most_bytes)
         if not self._shares.try_take(owners, counted_bytes):
             raise errors.too_many_requests(
-                "this client has too many unread answers (remoting.max_unread_bytes_per_connection)"
+                "this client, or its address, has too many unread answers "
+                "(remoting.max_unread_bytes_per_connection, remoting.max_unread_bytes_per_address)"
             )
         try:
             if not self._limit.try_take(counted_bytes):

@@ -46,6 +46,12 @@ class PopTicket:
         self.request: storage_pb2.PopRequest | None = None
         self.unanswered: dict[int, str] = {}
 
+    def end(self) -> None:
+        """Note that no client waits for it any more, and let who waits in line know."""
+        self.ended = True
+        if self.on_ended is not None:
+            self.on_ended()
+
     def trouble(self) -> str:
         """Return why messages may be there that a receive did not find; "": none is known.
 
@@ -79,9 +85,7 @@ class PopEnder:
 
     def end(self, ticket: PopTicket) -> None:
         """End a pop: no further node is asked, and the node that was asked answers at once."""
-        ticket.ended = True
-        if ticket.on_ended is not None:
-            ticket.on_ended()
+        ticket.end()
         if ticket.node:
             # Bounded by the receives under way, each of which ends once.
             self._waiting[ticket.node][ticket.number] = None

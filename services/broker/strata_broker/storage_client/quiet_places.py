@@ -168,6 +168,10 @@ class QuietPlaces:
         """Return the number of a node's open stream, 0: it has none."""
         return self._streams.get(node, 0)
 
+    def leader_of(self, raft_group: int) -> str:
+        """Return the node that is believed to lead a raft group, "": none is known."""
+        return self._leaders.node_of(raft_group) or ""
+
     def _led(self, raft_group: int, leader: str) -> None:
         """Another node leads: nobody knows what it has."""
         for place, looks in self._looks.items():
@@ -254,14 +258,20 @@ class Look:
         self.node, self._stream = node, self._places.stream_of(node)
         return self._stream
 
+    def asks_leader(self) -> int:
+        """Do the same for the node that is believed to lead the place's raft group."""
+        return self.asks(self._places.leader_of(self.place.raft_group))
+
     def settle(self, told_later: bool) -> bool:
         """Take in an answer; return whether there is nothing to look for from now on."""
+        return self.is_promised(told_later) and self._places.note(self.place, self.node)
+
+    def is_promised(self, told_later: bool) -> bool:
+        """Take in an answer; return whether the node will tell of whatever comes from now on."""
         if not told_later or self.told or not self._stream:
             return False
-        if self._places.stream_of(self.node) != self._stream:
-            # It would tell on a stream that is no more.
-            return False
-        return self._places.note(self.place, self.node)
+        # Else it would tell on a stream that is no more.
+        return self._places.stream_of(self.node) == self._stream
 
     def __enter__(self) -> Look:
         self._places.begin(self)

@@ -10,13 +10,14 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from cyclopts import App, Parameter
 
 from strata_cli.client import connect
+from strata_cli.commands.migrate_options import KeysFile, addresses_of, read_source_keys
 from strata_cli.errors import CliError, UsageError
-from strata_cli.migrate.connections import RemotingConnections
+from strata_cli.migrate.connections import ClusterKeys, RemotingConnections
 from strata_cli.migrate.copier import Copier, CopyOptions
 from strata_cli.migrate.migration import Migration, MigrationOutlook, totals
 from strata_cli.migrate.pace import CopyPace
@@ -47,10 +48,32 @@ Untyped = Annotated[
     Literal["MIXED", "NORMAL"],
     Parameter(help="Type of topics that have none at the source, as all before RocketMQ 5.0."),
 ]
+Retries = Annotated[
+    bool,
+    Parameter(
+        negative="",
+        help="Copy the retries that wait (%RETRY%GROUP), too: for consumers of rocketmq-client.",
+    ),
+]
 STATE = Path("strata-migration.db")
+
+
+class SourcePlace(NamedTuple):
+    """A cluster to copy.
+
+    Attributes:
+        nameserver: addresses, separated by semicolons.
+        keys: sign requests; None: there is no access control.
+    """
+
+    nameserver: str
+    keys: ClusterKeys | None
+
+
 _MAX_WORKERS = 64
 
 app = App(name="migrate", help="Copies a RocketMQ cluster into StrataMQ.")
+app.command("strata_cli.commands.migrate_access:access", name="access")
 
 
 @app.command
@@ -60,6 +83,8 @@ def plan(
     *,
     topics: Topics = None,
     untyped_as: Untyped = "MIXED",
+    retries: Retries = False,
+    source_keys: KeysFile = None,
     state: State = STATE,
     common: Common = COMMON,
 ) -> None:
@@ -67,8 +92,9 @@ def plan(
 
     For instance: strata migrate plan 10.0.0.5:9876 -o json
     """
-    choices = Choices(frozenset(topics or ()), untyped_as)
-    outlook = asyncio.run(_look(nameserver, choices, state, common))
+    choices = _choices(topics, untyped_as, retries, common)
+    place = SourcePlace(nameserver, read_source_keys(source_keys))
+    outlook = asyncio.run(_look(place, choices, state, common))
     _show_outlook(nameserver, outlook, common)
 
 
@@ -79,6 +105,8 @@ def run(
     *,
     topics: Topics = None,
     untyped_as: Untyped = "MIXED",
+    retries: Retries = False,
+    source_keys: KeysFile = None,
     state: State = STATE,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     follow: Annotated[bool, Parameter(negative="")] = False,
@@ -105,9 +133,10 @@ def run(
         workers: Queues that are copied at the same time.
         skip_refused: Go on after a message that the target refuses, and note it.
     """
-    choices = Choices(frozenset(topics or ()), untyped_as)
+    choices = _choices(topics, untyped_as, retries, common)
+    place = SourcePlace(nameserver, read_source_keys(source_keys))
     if dry_run:
-        outlook = asyncio.run(_look(nameserver, choices, state, common))
+        outlook = asyncio.run(_look(place, choices, state, common))
         _show_outlook(nameserver, outlook, common)
         return
     if not 1 <= workers <= _MAX_WORKERS:
@@ -118,7 +147,7 @@ def run(
     options = CopyOptions(workers, skip_refused)
     pause_s = milliseconds(interval) / 1_000 if follow else None
     with only_run(state):
-        result = asyncio.run(_run(nameserver, choices, state, pace, options, pause_s, common))
+        result = asyncio.run(_run(place, choices, state, pace, options, pause_s, common))
     show(result, common)
 
 
@@ -168,28 +197,40 @@ def status(*, state: State = STATE, common: Common = COMMON) -> None:
     show(result, common, rows="queues", columns=columns)
 
 
+def _choices(topics: list[str] | None, untyped_as: str, retries: bool, common: Common) -> Choices:
+    """Return the decisions of a person.
+
+    Raises:
+        UsageError: nobody could consume the retries.
+    """
+    if retries and common.namespace:
+        raise UsageError("--retries: consumers of retries use the default namespace only")
+    return Choices(frozenset(topics or ()), untyped_as, retries)
+
+
 @asynccontextmanager
 async def _migration(
-    nameserver: str, choices: Choices, common: Common
+    place: SourcePlace, choices: Choices, common: Common
 ) -> AsyncIterator[tuple[Migration, RocketMqSource, StrataTarget]]:
     """Yield a migration with open connections."""
-    connections = RemotingConnections(milliseconds(common.timeout) / 1_000)
+    connections = RemotingConnections(milliseconds(common.timeout) / 1_000, place.keys)
     try:
         with connect(common) as client:
             target = StrataTarget(client, common.namespace)
-            addresses = [each.strip() for each in nameserver.split(";") if each.strip()]
-            source = RocketMqSource(connections, addresses)
+            source = RocketMqSource(connections, addresses_of(place.nameserver))
             yield Migration(source, target, choices), source, target
     finally:
         await connections.close()
 
 
-async def _look(nameserver: str, choices: Choices, path: Path, common: Common) -> MigrationOutlook:
+async def _look(
+    place: SourcePlace, choices: Choices, path: Path, common: Common
+) -> MigrationOutlook:
     known = None
     if await asyncio.to_thread(path.exists):
         known = MigrationState(path)
     try:
-        async with _migration(nameserver, choices, common) as (migration, _, _):
+        async with _migration(place, choices, common) as (migration, _, _):
             return await migration.look(known)
     finally:
         if known is not None:
@@ -197,7 +238,7 @@ async def _look(nameserver: str, choices: Choices, path: Path, common: Common) -
 
 
 async def _run(
-    nameserver: str,
+    place: SourcePlace,
     choices: Choices,
     path: Path,
     pace: CopyPace,
@@ -207,7 +248,7 @@ async def _run(
 ) -> View:
     known = MigrationState(path)
     try:
-        was = known.known_fact("source")
+        was, nameserver = known.known_fact("source"), place.nameserver
         if was not in ("", nameserver):
             raise UsageError(
                 f"{path} belongs to a migration from {was}: its offsets mean nothing elsewhere"
@@ -215,7 +256,7 @@ async def _run(
         namespace = known.fact("namespace", common.namespace)
         if namespace != common.namespace:
             raise UsageError(f"{path} belongs to a migration into the namespace {namespace!r}")
-        async with _migration(nameserver, choices, common) as (migration, source, target):
+        async with _migration(place, choices, common) as (migration, source, target):
             if not was:
                 # Not before it has answered: a mistyped address is no source.
                 await source.describe()
@@ -298,13 +339,16 @@ def _queue_view(each: QueueState) -> View:
 def _show_outlook(nameserver: str, outlook: MigrationOutlook, common: Common) -> None:
     topics: list[View] = []
     for name, topic in outlook.plan.topics.items():
-        windows = [outlook.windows[queue] for queue in topic.queues]
+        windows = [(queue, outlook.windows[queue]) for queue in topic.queues]
         topics.append(
             {
                 "topic": name,
                 "type": topic.topic_type,
                 "queues": topic.queue_count,
-                "messages": sum(window.end - window.begin for window in windows),
+                "messages": sum(
+                    max(0, window.end - max(window.begin, topic.begins.get(queue, 0)))
+                    for queue, window in windows
+                ),
                 "exists": ("topic", name) in outlook.made,
                 "problem": outlook.problems.get(name, ""),
                 "notes": "; ".join(topic.notes),

@@ -7,11 +7,17 @@ or that answers late, is closed, and the next request opens a new one.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import itertools
+from base64 import b64encode
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
 
 from strata_cli.errors import CliError
 from strata_remoting import (
+    ACCESS_KEY,
+    SIGNATURE,
     FrameLimits,
     RemotingCommand,
     RemotingError,
@@ -54,15 +60,29 @@ class SourceRefusedError(CliError):
         self.answer_code = answer.code
 
 
+class ClusterKeys(NamedTuple):
+    """Keys of a user of the source.
+
+    Attributes:
+        access_key: its name.
+        secret_key: signs requests.
+    """
+
+    access_key: str
+    secret_key: str
+
+
 class RemotingConnections:
     """Open connections by address.
 
     Args:
         timeout_s: of one request, connecting included, in seconds.
+        keys: sign all requests; None: the source has no access control.
     """
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, keys: ClusterKeys | None = None) -> None:
         self._timeout_s = timeout_s
+        self._keys = keys
         self._connections: dict[str, _Connection] = {}
         self._tasks = RequestTasks("migrate", max_tasks=MAX_CONNECTIONS)
 
@@ -124,7 +144,9 @@ class RemotingConnections:
             writer.close()
             return known
         try:
-            made = self._connections[address] = _Connection(reader, writer, self._tasks)
+            made = self._connections[address] = _Connection(
+                reader, writer, self._tasks, keys=self._keys
+            )
         except TooManyTasksError as error:
             writer.close()
             raise OSError(str(error)) from None
@@ -144,8 +166,14 @@ class _Connection:
     """
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tasks: RequestTasks
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        tasks: RequestTasks,
+        *,
+        keys: ClusterKeys | None,
     ) -> None:
+        self._keys = keys
         self._reader = reader
         self._writer = writer
         self._numbers = itertools.count(1)
@@ -167,7 +195,10 @@ class _Connection:
         async with self._room:
             if self.ended:
                 raise ConnectionError("the connection was closed")
-            command = RemotingCommand(code, next(self._numbers), fields, body, version=_VERSION)
+            number = next(self._numbers)
+            command = _signed(
+                RemotingCommand(code, number, fields, body, version=_VERSION), self._keys
+            )
             answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
             self._waiting[command.opaque] = answer
             try:
@@ -204,6 +235,15 @@ class _Connection:
         answer = self._waiting.get(command.opaque) if command.is_response else None
         if answer is not None and not answer.done():
             answer.set_result(command)
+
+
+def _signed(command: RemotingCommand, keys: ClusterKeys | None) -> RemotingCommand:
+    """Return a request with the signature of ACL 1.0 and 2.0."""
+    if keys is None:
+        return command
+    named = replace(command, fields={**command.fields, ACCESS_KEY: keys.access_key})
+    digest = hmac.digest(keys.secret_key.encode(), named.signed_content(), "sha1")
+    return replace(named, fields={**named.fields, SIGNATURE: b64encode(digest).decode()})
 
 
 def _text(value: object) -> str:

@@ -208,7 +208,9 @@ class Copier:
 
     async def _begin(self, topic: PlannedTopic, queue: SourceQueue) -> _QueueCopy:
         window = await self.repeat(lambda: self._source.window(queue))
-        offset = await asyncio.to_thread(self._state.begin, queue, window.begin)
+        # Retries before the position of their consumer group wait no more.
+        begin = min(max(window.begin, topic.begins.get(queue, 0)), window.end)
+        offset = await asyncio.to_thread(self._state.begin, queue, begin)
         return _QueueCopy(queue, topic.queues[queue], offset, window.end)
 
     async def _step(self, topic: PlannedTopic, one: _QueueCopy, numbers: Iterable[int]) -> None:
@@ -271,6 +273,7 @@ class Copier:
                 namespace=self._target.namespace,
                 fifo_queues=topic.queue_count if topic.topic_type == "FIFO" else 0,
                 number=one.number,
+                is_retry=topic.is_retries,
             )
         except UncopiableError as bad:
             self._refused(one, batch, pulled.queue_offset, str(bad))

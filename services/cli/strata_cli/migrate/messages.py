@@ -57,9 +57,19 @@ class Origin(NamedTuple):
 
 
 def copied_message(
-    pulled: PulledMessage, queue: SourceQueue, *, namespace: str, fifo_queues: int, number: int
+    pulled: PulledMessage,
+    queue: SourceQueue,
+    *,
+    namespace: str,
+    fifo_queues: int,
+    number: int,
+    is_retry: bool = False,
 ) -> definition_pb2.Message:
     """Return a message as it is sent to the target.
+
+    All tries of a message have its id at the source, and the target keeps one message for an id. So
+    a retry gets an id of its place, and keeps the other as a property, as the target's own retries
+    do; consumers see the same.
 
     Args:
         pulled: as the source has it.
@@ -67,6 +77,7 @@ def copied_message(
         namespace: of the topic at the target.
         fifo_queues: queues of the topic at the target if it is a FIFO topic; 0: it is not.
         number: of the queue at the target.
+        is_retry: whether it is in a topic of retries.
 
     Raises:
         UncopiableError: its body cannot be read.
@@ -77,7 +88,8 @@ def copied_message(
         body=_body(pulled),
     )
     system = message.system_properties
-    system.message_id = properties.get(names.UNIQUE_KEY) or _made_id(queue, pulled.queue_offset)
+    own_id = "" if is_retry else properties.get(names.UNIQUE_KEY, "")
+    system.message_id = own_id or _made_id(queue, pulled.queue_offset)
     system.body_encoding = definition_pb2.IDENTITY
     if pulled.born_ms > 0:
         system.born_timestamp.FromMilliseconds(pulled.born_ms)
@@ -85,7 +97,7 @@ def copied_message(
     if tag := properties.get(names.TAGS, ""):
         system.tag = tag
     system.keys.extend(properties.get(names.KEYS, "").split())
-    group = properties.pop(names.SHARDING_KEY, "")
+    group = "" if is_retry else properties.pop(names.SHARDING_KEY, "")
     if not group and fifo_queues:
         group = queue_message_group(number, fifo_queues)
     if group:
@@ -96,6 +108,10 @@ def copied_message(
             user[name] = value
         elif name in _KEPT_RESERVED:
             user[names.stored_name(name)] = value
+    if is_retry:
+        if names.UNIQUE_KEY in properties:
+            user[names.stored_name(names.UNIQUE_KEY)] = properties[names.UNIQUE_KEY]
+        user[names.STORED_RECONSUME_TIMES] = str(pulled.reconsume_times)
     if pulled.flag:
         user[names.STORED_FLAG] = str(pulled.flag)
     user[FROM_PROPERTY] = f"{queue.broker}/{queue.queue}/{pulled.queue_offset}/{pulled.stored_ms}"

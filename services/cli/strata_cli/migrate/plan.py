@@ -7,8 +7,9 @@ Decisions (docs/migration.md has them for people):
   the next number.
 - Copied messages are plain messages, whatever they were: a delay has passed, a transaction is
   committed. DELAY and TRANSACTION topics would refuse them, so these become MIXED.
-- Topics and groups of RocketMQ itself are skipped. So are `%RETRY%` and `%DLQ%` topics: a message
-  there belongs to one consumer group, which finishes its retries at the source.
+- Topics and groups of RocketMQ itself are skipped, and so are `%DLQ%` topics.
+- A `%RETRY%` topic belongs to one consumer group, which finishes its retries at the source. The
+  waiting ones are copied if a person wants it, for consumers of the remoting protocol.
 """
 
 from __future__ import annotations
@@ -56,10 +57,12 @@ class Choices:
     Attributes:
         topics: only these; empty: all.
         untyped_as: type of topics that have none at the source, MIXED or NORMAL.
+        with_retries: whether retries that wait are copied.
     """
 
     topics: frozenset[str] = frozenset()
     untyped_as: str = "MIXED"
+    with_retries: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +74,16 @@ class PlannedTopic:
         topic_type: NORMAL, FIFO or MIXED.
         queues: source queue -> number of its queue at the target.
         notes: what a person should know.
+        is_retries: whether it has the retries of a consumer group.
+        begins: of a topic of retries: first offset of a source queue that waits, if it is known.
     """
 
     name: str
     topic_type: str
     queues: Mapping[SourceQueue, int]
     notes: Sequence[str] = ()
+    is_retries: bool = False
+    begins: Mapping[SourceQueue, int] = field(default_factory=dict)
 
     @property
     def queue_count(self) -> int:
@@ -86,7 +93,7 @@ class PlannedTopic:
     @property
     def has_message_groups(self) -> bool:
         """Whether a message may belong to a message group, which has a queue of its own."""
-        return self.topic_type in _GROUPED_TYPES
+        return self.topic_type in _GROUPED_TYPES and not self.is_retries
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,17 +162,29 @@ def plan_of(
         types: topics that already have a type at the target.
     """
     skipped: list[Skipped] = []
+    groups = _planned_groups(rows, skipped)
     own_names = {name for row in rows for name in (row.broker.name, row.broker.cluster)}
     topics: dict[str, PlannedTopic] = {}
+    waiting = retrying(rows)
     for name in sorted({name for row in rows for name in row.topics}):
-        reason = _topic_refusal(name, own_names, choices)
+        reason = _topic_refusal(name, own_names, choices, groups)
         parts = {row.broker.name: row.topics[name] for row in rows if name in row.topics}
         if not reason and any(part.message_type == "LITE" for part in parts.values()):
             reason = "topics of type LITE cannot be copied"
         if reason:
             skipped.append(Skipped("topic", name, reason))
             continue
-        topics[name] = _planned_topic(name, parts, choices, known, types.get(name))
+        if name.startswith(RETRY_PREFIX):
+            begins = dict(waiting.get(name.removeprefix(RETRY_PREFIX), ()))
+            topics[name] = _planned_retries(name, parts, known, begins)
+        else:
+            topics[name] = _planned_topic(name, parts, choices, known, types.get(name))
+    return MigrationPlan(topics, groups, skipped, _positions(rows, topics, groups))
+
+
+def _planned_groups(
+    rows: Sequence[BrokerDescription], skipped: list[Skipped]
+) -> dict[str, PlannedGroup]:
     groups: dict[str, PlannedGroup] = {}
     for name in sorted({name for row in rows for name in row.groups}):
         reason = _group_refusal(name)
@@ -177,7 +196,7 @@ def plan_of(
         # A group that was made by its consumers, and that no broker describes.
         if not _group_refusal(group):
             groups[group] = PlannedGroup(group, False, _DEFAULT_RETRIES + 1)
-    return MigrationPlan(topics, groups, skipped, _positions(rows, topics, groups))
+    return groups
 
 
 def retrying(rows: Sequence[BrokerDescription]) -> dict[str, list[tuple[SourceQueue, int]]]:
@@ -194,10 +213,16 @@ def retrying(rows: Sequence[BrokerDescription]) -> dict[str, list[tuple[SourceQu
     return found
 
 
-def _topic_refusal(name: str, own_names: Iterable[str], choices: Choices) -> str:
+def _topic_refusal(
+    name: str, own_names: Iterable[str], choices: Choices, groups: Mapping[str, PlannedGroup]
+) -> str:
     """Return why a topic is not copied; "": it is."""
     if name.startswith(RETRY_PREFIX):
-        return "retries of one consumer group, which finishes them at the source"
+        if not choices.with_retries:
+            return "retries of one consumer group, which finishes them at the source (or --retries)"
+        if name.removeprefix(RETRY_PREFIX) not in groups:
+            # So are those of consumers that pop: `%RETRY%GROUP_TOPIC`, `%RETRY%GROUP+TOPIC`.
+            return "retries of no copied consumer group, or of one that pops: finish them there"
     if name.startswith(DEAD_LETTER_PREFIX):
         return "dead letters of one consumer group stay at the source"
     if name in _SYSTEM_TOPICS or name in own_names or name.endswith(_REPLY_SUFFIX):
@@ -221,6 +246,38 @@ def _group_refusal(name: str) -> str:
     return ""
 
 
+def _planned_retries(
+    name: str,
+    parts: Mapping[str, SourceTopic],
+    known: Mapping[SourceQueue, int],
+    begins: Mapping[SourceQueue, int],
+) -> PlannedTopic:
+    """Return the topic of a consumer group's retries, as its remoting consumers use it."""
+    return PlannedTopic(
+        name,
+        "MIXED",
+        _numbered(name, parts, known),
+        ("retries that wait, for consumers of the remoting protocol",),
+        is_retries=True,
+        begins=begins,
+    )
+
+
+def _numbered(
+    name: str, parts: Mapping[str, SourceTopic], known: Mapping[SourceQueue, int]
+) -> dict[SourceQueue, int]:
+    """Return the number at the target of each source queue of a topic."""
+    queues = {queue: number for queue, number in known.items() if queue.topic == name}
+    following = max(queues.values(), default=-1) + 1
+    for broker, part in sorted(parts.items()):
+        for number in range(part.read_queues):
+            queue = SourceQueue(name, broker, number)
+            if queue not in queues:
+                queues[queue] = following
+                following += 1
+    return queues
+
+
 def _planned_topic(
     name: str,
     parts: Mapping[str, SourceTopic],
@@ -230,14 +287,7 @@ def _planned_topic(
 ) -> PlannedTopic:
     notes: list[str] = []
     topic_type = type_before or _type_of(parts.values(), choices, notes)
-    queues = {queue: number for queue, number in known.items() if queue.topic == name}
-    following = max(queues.values(), default=-1) + 1
     for broker, part in sorted(parts.items()):
-        for number in range(part.read_queues):
-            queue = SourceQueue(name, broker, number)
-            if queue not in queues:
-                queues[queue] = following
-                following += 1
         if part.write_queues > part.read_queues:
             notes.append(
                 f"{broker} lets nobody read {part.write_queues - part.read_queues} of its queues"
@@ -246,7 +296,7 @@ def _planned_topic(
             notes.append(f"{broker} takes no messages (permission {part.permission})")
     if any(part.is_ordered for part in parts.values()):
         notes.append("the topic is ordered: its queues keep their order")
-    return PlannedTopic(name, topic_type, queues, notes)
+    return PlannedTopic(name, topic_type, _numbered(name, parts, known), notes)
 
 
 def _type_of(parts: Iterable[SourceTopic], choices: Choices, notes: list[str]) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from strata_cli.errors import CliError
+from strata_cli.migrate.access_rows import SourceAccess, rules_of, users_of
 from strata_cli.migrate.connections import RemotingConnections, SourceRefusedError
 from strata_cli.migrate.source_rows import (
     BrokerDescription,
@@ -23,6 +24,7 @@ from strata_cli.migrate.source_rows import (
     topics_of,
 )
 from strata_remoting import (
+    AdminCode,
     PulledMessage,
     RemotingCommand,
     RemotingError,
@@ -149,6 +151,31 @@ class RocketMqSource:
         return PulledBatch(
             [one for one in messages if one.queue_offset >= offset], next_offset, window
         )
+
+    async def access(self) -> SourceAccess:
+        """Return the users of all masters, and their ACLs.
+
+        Raises:
+            CliError: see `describe`; also when a broker has no ACL 2.0.
+        """
+        found = SourceAccess()
+        for broker in await self._brokers():
+            users = await self._access_rows(broker, AdminCode.AUTH_LIST_USER)
+            rules = await self._access_rows(broker, AdminCode.AUTH_LIST_ACL)
+            known = {user.name: user for user in users_of(users.body)}
+            found.add(SourceAccess(known, rules_of(rules.body)), broker.name)
+        return found
+
+    async def _access_rows(self, broker: SourceBroker, code: AdminCode) -> RemotingCommand:
+        try:
+            return await self._connections.call(broker.address, code, {})
+        except SourceRefusedError as refusal:
+            if refusal.answer_code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+            raise CliError(
+                f"broker {broker.name} has no ACL 2.0: give its plain_acl.yml (--plain-acl)",
+                "refused",
+            ) from None
 
     async def _brokers(self) -> list[SourceBroker]:
         failure: CliError | None = None

@@ -335,9 +335,12 @@ class StorageServicer(ReadServicer):
         await engine.barrier()
         topic = topic_of(request.topic)
         details = StateDetails(request.max_open_offsets, request.times)
-        states = engine.leading().leases.states(
-            request.consumer_group_id, topic, request.queues, details
-        )
+        leases = engine.leading().leases
+        states = leases.states(request.consumer_group_id, topic, request.queues, details)
+        stream = self._watchers.stream(request.broker_boot_id, request.tell_stream)
+        if stream is not None:
+            place = (request.consumer_group_id, topic.topic_id, request.tell_queue)
+            response.told_later = leases.arm(stream, place, states)
         response.queues.extend(consumer_state(state) for state in states)
         asked = [state.queue for state in states]
         response.sealed.extend(sealed_queues(engine.machine.sealed_of(topic.topic_id, asked)))

@@ -1450,12 +1450,22 @@ class GetConsumerStateRequest(_message.Message):
     QUEUES_FIELD_NUMBER: _builtins.int
     MAX_OPEN_OFFSETS_FIELD_NUMBER: _builtins.int
     TIMES_FIELD_NUMBER: _builtins.int
+    TELL_STREAM_FIELD_NUMBER: _builtins.int
+    BROKER_BOOT_ID_FIELD_NUMBER: _builtins.int
+    TELL_QUEUE_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     consumer_group_id: _builtins.int
     max_open_offsets: _builtins.int
     """`open_offsets` are filled up to this number per queue; 0: not at all."""
     times: _builtins.bool
     """The times are filled."""
+    tell_stream: _builtins.int
+    """If a pop of `tell_queue` would find nothing now: the broker's `Watch` stream on which the node
+    tells, once, when that changes; 0: the node tells nothing.
+    """
+    broker_boot_id: _builtins.int
+    """With `tell_stream`: boot id of the calling broker, and the queue that it is told of, -1: any."""
+    tell_queue: _builtins.int
     @_builtins.property
     def topic(self) -> Global___TopicRef: ...
     @_builtins.property
@@ -1471,10 +1481,13 @@ class GetConsumerStateRequest(_message.Message):
         queues: _abc.Iterable[_builtins.int] | None = ...,
         max_open_offsets: _builtins.int = ...,
         times: _builtins.bool = ...,
+        tell_stream: _builtins.int = ...,
+        broker_boot_id: _builtins.int = ...,
+        tell_queue: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group_id", b"consumer_group_id", "max_open_offsets", b"max_open_offsets", "queues", b"queues", "raft_group", b"raft_group", "times", b"times", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_boot_id", b"broker_boot_id", "consumer_group_id", b"consumer_group_id", "max_open_offsets", b"max_open_offsets", "queues", b"queues", "raft_group", b"raft_group", "tell_queue", b"tell_queue", "tell_stream", b"tell_stream", "times", b"times", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1552,6 +1565,9 @@ class GetConsumerStateResponse(_message.Message):
     REFUSAL_FIELD_NUMBER: _builtins.int
     QUEUES_FIELD_NUMBER: _builtins.int
     SEALED_FIELD_NUMBER: _builtins.int
+    TOLD_LATER_FIELD_NUMBER: _builtins.int
+    told_later: _builtins.bool
+    """A pop would find nothing, and the broker is told when that changes."""
     @_builtins.property
     def refusal(self) -> Global___Refusal: ...
     @_builtins.property
@@ -1566,10 +1582,11 @@ class GetConsumerStateResponse(_message.Message):
         refusal: Global___Refusal | None = ...,
         queues: _abc.Iterable[Global___ConsumerQueueState] | None = ...,
         sealed: _abc.Iterable[Global___SealedQueue] | None = ...,
+        told_later: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["queues", b"queues", "refusal", b"refusal", "sealed", b"sealed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["queues", b"queues", "refusal", b"refusal", "sealed", b"sealed", "told_later", b"told_later"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

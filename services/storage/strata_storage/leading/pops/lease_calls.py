@@ -12,6 +12,7 @@ from strata_mq.layout import QueueRow
 from strata_mq.leases import merge_changes
 from strata_state.rows import ConsumerKey
 from strata_storage.base.errors import Refused
+from strata_storage.base.interests import InterestStream
 from strata_storage.leading.pops.lease_sets import LeaseSet, LeaseSets, Section
 from strata_storage.leading.pops.waiters import Waiters
 from strata_storage.leading.proposer import Proposer, committed
@@ -101,6 +102,12 @@ class ConsumerQueue:
     started: bool = False
     open_offsets: Sequence[int] = ()
     times: QueueTimes | None = None
+
+    @property
+    def is_deliverable(self) -> bool:
+        """Whether a message is new to the group, or waits to be delivered again."""
+        head = max(self.head, self.min_offset) if self.started else self.min_offset
+        return bool(self.waiting) or head < self.next_offset
 
 
 class LeaseCalls:
@@ -283,6 +290,24 @@ class LeaseCalls:
             self._state((consumer_group_id, topic.topic_id, queue), details)
             for queue in self._offsets.choose(topic, queues)
         ]
+
+    def arm(
+        self, stream: InterestStream, place: ConsumerKey, states: Sequence[ConsumerQueue]
+    ) -> bool:
+        """Let a broker be told, once, when a pop may find something; if it would find nothing now.
+
+        Args:
+            stream: of the broker.
+            place: (consumer group id, topic id, queue or ANY_QUEUE).
+            states: of the place's queues, read in this turn of the event loop (rule 35).
+
+        Returns:
+            Whether the broker will be told.
+        """
+        if any(state.is_deliverable for state in states):
+            return False
+        consumer_group_id, topic_id, queue = place
+        return self._waiters.interests.arm(stream, topic_id, consumer_group_id, queue)
 
     def _is_stored(self, lease_set: LeaseSet, offset: int) -> bool:
         """Whether nothing lies below this offset and it is the stored head.
