@@ -166,7 +166,7 @@ async def _outcome(way: Way, request: bytes) -> bytes:
 
 
 async def test_a_call_that_is_refused_leaves_nothing_to_the_collector(way: Way) -> None:
-    """Of every kind: what a call held is free when it has ended, without a collection."""
+    """A call that has ended, of every kind, holds nothing any more, without a collection."""
     large = bytes((64 << 10) + 1)
     refused: dict[str, Callable[[], Awaitable[object]]] = {
         "failed": lambda: unary(way.channel, "AckMessage")(b"fail"),
