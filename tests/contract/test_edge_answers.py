@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
+from collections.abc import Awaitable, Callable
 
 import grpc
 import pytest
 
 from strata_edge.options import EdgeOptions
+from strata_edge.ports import CallError
 from strata_testing import until
 from tests.contract import http2_raw as raw
 from tests.contract.edge_ways import SERVICE, OpenWay, Way, is_tls, stream, unary
@@ -160,3 +163,34 @@ async def _outcome(way: Way, request: bytes) -> bytes:
         return await way.send(request)
     except grpc.aio.AioRpcError as error:
         return error.code().name.encode()
+
+
+async def test_a_call_that_is_refused_leaves_nothing_to_the_collector(way: Way) -> None:
+    """A call that has ended, of every kind, holds nothing any more, without a collection."""
+    large = bytes((64 << 10) + 1)
+    refused: dict[str, Callable[[], Awaitable[object]]] = {
+        "failed": lambda: unary(way.channel, "AckMessage")(b"fail"),
+        "too large": lambda: unary(way.channel, "AckMessage")(large),
+        "failed stream": lambda: stream(way.channel, "ReceiveMessage")(b"fail").read(),
+        "too large stream": lambda: stream(way.channel, "ReceiveMessage")(large).read(),
+        "rare": lambda: unary(way.channel, "Reverse")(b"refuse"),
+        "rare stream": lambda: stream(way.channel, "Count")(large).read(),
+    }
+    gc.collect()
+    gc.disable()
+    try:
+        for name, call in refused.items():
+            for _ in range(5):
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await call()
+            print(name)
+            way.broker.batches.clear()
+            # gRPC holds the last call until the next one comes.
+            await until(lambda: len(_ends_of_calls()) <= 1)
+    finally:
+        gc.enable()
+
+
+def _ends_of_calls() -> list[object]:
+    ends = (grpc.aio.AbortError, CallError)
+    return [one for one in gc.get_objects() if isinstance(one, ends)]

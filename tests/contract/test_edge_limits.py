@@ -413,3 +413,14 @@ async def test_headers_above_the_limit(open_way: OpenWay, direct: str) -> None:
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert await way.send(b"two") == b"two"
     assert [call.request for call in way.broker.calls] == [b"one", b"two"]
+
+
+async def test_a_refusal_of_headers_is_not_withheld(open_way: OpenWay, direct: str) -> None:
+    """A call that is refused for its headers ends while the calls behind it are answered."""
+    way = await open_way(direct, EdgeOptions(port=0, max_metadata_bytes=4_096))
+    assert await way.send(b"on") == b"on"
+    large = asyncio.ensure_future(_status(way.send(b"large", metadata=(("x", "y" * 10_000),))))
+    for number in range(30):
+        assert await way.send(b"%d" % number) == b"%d" % number
+    assert large.done()
+    assert await large is grpc.StatusCode.RESOURCE_EXHAUSTED

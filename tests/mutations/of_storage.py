@@ -258,7 +258,7 @@ OF_STORAGE = (
     Mutation(
         "never-let-a-message-go-to-the-dead-letters",
         26,
-        "libs/mq/strata_mq/leases/queue_leases.py",
+        "libs/mq/strata_mq/leases/ended.py",
         ("        if offset not in self._exhausted:\n            return None\n        return"),
         ("        return None\n        return"),
         (
@@ -397,7 +397,7 @@ OF_STORAGE = (
         "count-a-release-as-an-attempt",
         36,
         "libs/mq/strata_mq/leases/queue_leases.py",
-        "        return None if lease.state is _BLOCKED else _not_counted(lease)",
+        "        return None if lease.state is _BLOCKED else lease.not_counted()",
         "        return None if lease.state is _BLOCKED else lease",
         ("tests/unit/mq/test_leases.py::test_a_release_without_delivery_is_no_attempt",),
         "assert leases\\.expire\\(NOW_MS \\+ 2\\) == \\(None, \\[\\]\\)",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strata_broker.storage_client.storage_client import StorageClient
-from strata_mq.leases.queue_leases import QueueLeases
+from strata_mq.leases.ended import EndingLeases
 from strata_mq.slots import FIRST_LITE_QUEUE
 from strata_multiraft.driver.ticker import Ticker
 from strata_multiraft.replica.replica import Replica
@@ -132,12 +132,12 @@ def keep_acks_to_itself() -> None:
 
 def ignore_leases() -> None:
     """Hand out again what somebody holds (rule 24)."""
-    original = QueueLeases.expire
+    original = EndingLeases.expire
 
-    def expire(self: QueueLeases, now_ms: int) -> Any:
+    def expire(self: EndingLeases, now_ms: int) -> Any:
         return original(self, now_ms + 2_000)
 
-    QueueLeases.expire = expire  # type: ignore[method-assign]
+    EndingLeases.expire = expire  # type: ignore[method-assign]
 
 
 def grant_before_revoke() -> None:

@@ -67,6 +67,16 @@ async def abort(context: Context, error: CallError) -> NoReturn:
     await context.abort(grpc.StatusCode[error.status], error.reason)
 
 
+def without_stack(aborted: grpc.aio.AbortError) -> grpc.aio.AbortError:
+    """Return the exception that ends a call without the frames that it has come through.
+
+    gRPC's state of a call holds this exception, and the frames hold the call: a cycle with all that
+    the call held, which stays until a collection. The last frame has to drop its context itself.
+    """
+    aborted.__context__ = None
+    return aborted.with_traceback(None)
+
+
 def metadata_of(context: Context) -> Mapping[str, str]:
     """Return a call's headers."""
     # Binary headers (`-bin`) carry bytes and are nobody's business here.

@@ -11,7 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import grpc
 
-from strata_edge.grpcio_context import Context, TimeLeft, abort, metadata_of, peer_of
+from strata_edge.grpcio_context import (
+    Context,
+    TimeLeft,
+    abort,
+    metadata_of,
+    peer_of,
+    without_stack,
+)
 from strata_edge.grpcio_gate import Gate
 from strata_edge.method_limits import MethodLimits
 from strata_edge.options import EdgeOptions
@@ -133,26 +140,34 @@ class GrpcioHotCalls:
         """Return what grpc calls for `method`."""
         gate, limits = self._gate, self._gate.limits_of(path)
 
-        async def unary(_: object, context: Context) -> bytes:
-            await gate.check_unread_of_connection(context)
-            request = await gate.first_request(context, limits)
-            _, responses = await self._answer(method, request, context, limits)
-            if len(responses[0]) > _SMALL_ANSWER_BYTES:
-                gate.hold_until_done(context, len(responses[0]))
-            return responses[0]
-
-        async def stream(_: object, context: Context) -> None:
-            await gate.check_unread(context)
-            peer = peer_of(context)
-            request = await gate.first_request(context, limits)
-            if not self._parked.has_room(peer):
-                await gate.refuse(context, "calls", "too many calls under way")
-            self._parked.take(peer, 1)
+        async def unary(requests: object, context: Context) -> bytes:
             try:
-                call, responses = await self._answer(method, request, context, limits)
-            finally:
-                self._parked.give_back(peer, 1)
-            await self._send(context, peer, call, responses)
+                await gate.check_unread_of_connection(context)
+                request = await gate.first_request(context, limits)
+                _, responses = await self._answer(method, request, context, limits)
+                if len(responses[0]) > _SMALL_ANSWER_BYTES:
+                    gate.hold_until_done(context, len(responses[0]))
+                return responses[0]
+            except grpc.aio.AbortError as aborted:
+                del requests, context
+                raise without_stack(aborted) from None
+
+        async def stream(requests: object, context: Context) -> None:
+            try:
+                await gate.check_unread(context)
+                peer = peer_of(context)
+                request = await gate.first_request(context, limits)
+                if not self._parked.has_room(peer):
+                    await gate.refuse(context, "calls", "too many calls under way")
+                self._parked.take(peer, 1)
+                try:
+                    call, responses = await self._answer(method, request, context, limits)
+                finally:
+                    self._parked.give_back(peer, 1)
+                await self._send(context, peer, call, responses)
+            except grpc.aio.AbortError as aborted:
+                del requests, context
+                raise without_stack(aborted) from None
 
         if method in _STREAMING_HOT_METHODS:
             return grpc.stream_stream_rpc_method_handler(stream)
@@ -196,6 +211,8 @@ class GrpcioHotCalls:
             raise
         finally:
             self._waiting -= 1
+            # A failure has this frame in its stack, and the future has the failure.
+            del future, call
 
     def _tell_not_taken(self, call: GrpcioHotCall) -> None:
         self._not_taken.add()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
-from typing import NoReturn, TypeAlias
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import NoReturn, TypeAlias, TypeVar
 
 import grpc
 
-from strata_edge.grpcio_context import Context, GrpcioCallInfo, abort, peer_of
+from strata_edge.grpcio_context import Context, GrpcioCallInfo, abort, peer_of, without_stack
 from strata_edge.grpcio_gate import Gate
 from strata_edge.method_limits import MethodLimits
 from strata_edge.options import EdgeOptions
@@ -24,6 +24,7 @@ from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
+Answer = TypeVar("Answer")
 
 
 class GrpcioRareCalls:
@@ -46,7 +47,7 @@ class GrpcioRareCalls:
         """Return what serves a unary RPC."""
         limits = self._gate.limits_of(path)
 
-        async def serve(_: object, context: Context) -> bytes:
+        async def serve(context: Context) -> bytes:
             try:
                 await self._gate.check_unread_of_connection(context)
                 async with self._admitted(context):
@@ -57,13 +58,13 @@ class GrpcioRareCalls:
             self._gate.hold_until_done(context, len(answer))
             return answer
 
-        return grpc.stream_unary_rpc_method_handler(serve)
+        return grpc.stream_unary_rpc_method_handler(_without_stacks(serve))
 
     def server_stream(self, path: str, handler: ServerStreamHandler) -> Handler:
         """Return what serves a server-streaming RPC."""
         limits = self._gate.limits_of(path)
 
-        async def serve(_: object, context: Context) -> None:
+        async def serve(context: Context) -> None:
             try:
                 await self._gate.check_unread(context)
                 async with self._admitted(context) as peer:
@@ -75,13 +76,13 @@ class GrpcioRareCalls:
             except Exception as error:  # noqa: BLE001 (see _end)
                 await self._end(context, path, error)
 
-        return grpc.stream_stream_rpc_method_handler(serve)
+        return grpc.stream_stream_rpc_method_handler(_without_stacks(serve))
 
     def stream(self, path: str, handler: StreamHandler) -> Handler:
         """Return what serves a bidirectional RPC."""
         limits = self._gate.limits_of(path)
 
-        async def serve(_: object, context: Context) -> None:
+        async def serve(context: Context) -> None:
             try:
                 await self._gate.check_unread(context)
                 async with self._admitted(context) as peer:
@@ -90,7 +91,7 @@ class GrpcioRareCalls:
             except Exception as error:  # noqa: BLE001 (see _end)
                 await self._end(context, path, error)
 
-        return grpc.stream_stream_rpc_method_handler(serve)
+        return grpc.stream_stream_rpc_method_handler(_without_stacks(serve))
 
     async def _requests(self, context: Context, limits: MethodLimits) -> AsyncIterator[bytes]:
         """Yield what the client sends; a message that ends the call ends this, too."""
@@ -142,3 +143,18 @@ class GrpcioRareCalls:
             self._mistakes.failed(path, failure)
             failure = CallError("INTERNAL", MISTAKE)
         await abort(context, failure)
+
+
+def _without_stacks(
+    serve: Callable[[Context], Awaitable[Answer]],
+) -> Callable[[object, Context], Awaitable[Answer]]:
+    """Return what grpc calls: a call that is ended leaves no cycle behind (`without_stack`)."""
+
+    async def serve_and_forget(requests: object, context: Context) -> Answer:
+        try:
+            return await serve(context)
+        except grpc.aio.AbortError as aborted:
+            del requests, context
+            raise without_stack(aborted) from None
+
+    return serve_and_forget

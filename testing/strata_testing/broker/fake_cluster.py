@@ -25,6 +25,8 @@ class FakeNode:
         self.dead = False
         # Takes calls and never answers, as a stopped process does.
         self.paused = False
+        # Carries pops out, and the answers are lost.
+        self.loses_pops = False
         # Whether followers name the leader in their refusals.
         self.asked: list[str] = []
         self._changed = asyncio.Event()
@@ -60,6 +62,8 @@ class FakeNode:
         else:
             response = response_type(refusal=self._refusal(request.raft_group))  # type: ignore[attr-defined]
         self._check_alive()
+        if self.loses_pops and rpc == "Pop":
+            raise AngeliaError(UNAVAILABLE, f"an answer of {self.node_id} was lost")
         return response
 
     async def stream(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import google_crc32c
 from google.protobuf.message import Message
@@ -18,16 +18,16 @@ from strata_mq.slots import SLOT_COUNT
 from strata_testing import until
 from strata_testing.broker.fake_meta import NODE, RAFT_GROUPS
 from strata_testing.broker.fake_pending import STORED_MS, FakePending, Pending
+from strata_testing.broker.fake_taken import FakeTaken
 from strata_testing.broker.fake_telling import FakeTelling, first_of
 
 
-class Stored:
+class Stored(NamedTuple):
     """A message as storage has it."""
 
-    def __init__(self, data: bytes, message_id: bytes, tag_hash: int) -> None:
-        self.data = data
-        self.message_id = message_id
-        self.tag_hash = tag_hash
+    data: bytes
+    message_id: bytes
+    tag_hash: int
 
 
 class FakeStorage(FakeTelling):
@@ -48,6 +48,7 @@ class FakeStorage(FakeTelling):
         self.heads: dict[tuple[int, int, int], int] = defaultdict(int)
         self.leases: dict[tuple[int, int, int, int], int] = {}
         self.waiting: deque[tuple[int, int, int, int]] = deque()
+        self.taken = FakeTaken()
         # How many of a message's leases were released because nobody was given it.
         self.undelivered: dict[tuple[int, int, int, int], int] = defaultdict(int)
         # Answers of the next calls of an RPC instead: a refusal, or a failure.
@@ -249,7 +250,7 @@ class FakeStorage(FakeTelling):
             await self.pop_gate.wait()
         while True:
             response = storage_pb2.PopResponse()
-            if request.number in self.ended:
+            if self.taken.again(request, self.leases, response) or request.number in self.ended:
                 return response
             for queue in self._readable(request):
                 self._take(request, queue, response)
@@ -305,7 +306,7 @@ class FakeStorage(FakeTelling):
     ) -> None:
         number = self.leases.get((*key, offset), 0) + 1
         self.leases[*key, offset] = number
-        response.messages.add(
+        leased = response.messages.add(
             queue=key[2],
             offset=offset,
             attempt_count=number - self.undelivered[*key, offset],
@@ -314,6 +315,7 @@ class FakeStorage(FakeTelling):
             store_time_ms=1_700_000_000_123,
             message=self.queues[key[1], key[2]][offset].data,
         )
+        self.taken.add(request.attempt, (*key, offset), leased)
 
     def _ack(
         self, request: storage_pb2.AckRequest, trouble: storage_pb2.Refusal | None

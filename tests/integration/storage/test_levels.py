@@ -100,7 +100,7 @@ async def test_levels_that_nobody_knows_are_no_promise(
     await send(node, 3, "a")
     (engine,) = node.app.node.engines()
     popper, calls = engine.leading().pops, 0
-    queues_here = popper._queues_here
+    queues_here = popper.order.queues_here
 
     def failing(call: PopCall) -> Sequence[int]:
         nonlocal calls
@@ -110,7 +110,7 @@ async def test_levels_that_nobody_knows_are_no_promise(
         return queues_here(call)
 
     async with told_by(node):
-        monkeypatch.setattr(popper, "_queues_here", failing)
+        monkeypatch.setattr(popper.order, "queues_here", failing)
         taken = await node.pop(broker_boot_id=BROKER, tell_stream=STREAM, levels=ALL)
     assert (shown(taken), taken.told_later, taken.ready_levels) == ([(3, b"a")], False, 0)
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import cast
+
+import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_testing.storage_node import (
@@ -34,24 +37,35 @@ ID_TEXT = "01" * 17
 COMMIT, ROLLBACK = pb.TRANSACTION_END_COMMIT, pb.TRANSACTION_END_ROLLBACK
 
 
-async def pop(node: NodeUnderTest, attempt: int, *, repeated: bool) -> list[tuple[int, int]]:
-    """Pop with an auto-renewed lease; return (queue, offset)."""
-    request = pop_request(attempt=attempt, auto_renew=True, holder=5)
+async def _pop(
+    node: NodeUnderTest,
+    attempt: int,
+    *,
+    repeated: bool,
+    auto_renew: bool = True,
+    taken_only: bool = False,
+) -> list[tuple[int, int]]:
+    """Pop; return (queue, offset)."""
+    request = pop_request(attempt=attempt, auto_renew=auto_renew, holder=5)
     request.repeated = repeated
     request.max_messages = 3
+    request.taken_only = taken_only
     response = await node.rpc.pop(request, CONTEXT)
     assert response.refusal.outcome == pb.OUTCOME_UNSPECIFIED
     return [(message.queue, message.offset) for message in response.messages]
 
 
-async def test_a_repeat_gets_the_same_leases(tmp_path: Path) -> None:
-    """Auto-renewed leases have no end of their own; after a restart the repeat finds them, too."""
+@pytest.mark.parametrize("auto_renew", [False, True])
+async def test_a_repeat_gets_the_same_leases(tmp_path: Path, auto_renew: bool) -> None:
+    """Nobody was given them: they are no attempt. After a restart the repeat finds them, too."""
+    pop = partial(_pop, auto_renew=auto_renew)
     async with node_under_test(tmp_path) as node:
         for queue in range(4):
             await node.append([b"%d" % queue], queue=queue)
         first = await pop(node, 77, repeated=False)
         assert len(first) == 3
         assert sorted(await pop(node, 77, repeated=True)) == sorted(first)
+        assert await pop(node, 78, repeated=True, taken_only=True) == []
         other = await pop(node, 78, repeated=True)
         assert len(other) == 1
         assert not set(other) & set(first)

@@ -184,22 +184,60 @@ def _sends_by_the_next_leader(
     return send_some(edge)
 
 
+@pytest.mark.parametrize("auto_renew", [False, True])
 async def test_a_pop_whose_answer_was_lost_is_repeated_as_such(
-    edge: FakeEdge, cluster: FakeCluster
+    edge: FakeEdge, cluster: FakeCluster, auto_renew: bool
 ) -> None:
-    """Auto-renewed leases never come back by themselves: the repeat asks for what was leased."""
+    """The repeat asks for what was leased: auto-renewed leases never come back by themselves.
+
+    Others come back, and count as an attempt that nobody saw.
+    """
     cluster.state.park = True
-    edge.begin("ReceiveMessage", receive_request("orders", "g", auto_renew=True))
+    edge.begin("ReceiveMessage", receive_request("orders", "g", auto_renew=auto_renew))
     await until(lambda: cluster.state.parked == 1)
     cluster.nodes["storage-a"].die()
     for raft_group in RAFT_GROUPS:
         cluster.elect(raft_group, "storage-b")
-    await until(lambda: cluster.state.count("Pop") == 2)
-    pops = [
-        request for _, request in cluster.state.calls if isinstance(request, storage_pb2.PopRequest)
+    cluster.state.park = False
+
+    def pops() -> list[storage_pb2.PopRequest]:
+        asked = [
+            request
+            for _, request in cluster.state.calls
+            if isinstance(request, storage_pb2.PopRequest)
+        ]
+        return [pop for pop in asked if pop.raft_group == asked[0].raft_group]
+
+    await until(lambda: len(pops()) >= 2)
+    first, again = pops()[:2]
+    assert (first.repeated, again.repeated) == (False, True)
+    assert first.attempt == again.attempt != 0
+
+
+@pytest.mark.parametrize("auto_renew", [False, True])
+@pytest.mark.parametrize("goes", [False, True])
+async def test_what_a_pop_took_whose_answer_was_lost_is_no_attempt(
+    edge: FakeEdge, cluster: FakeCluster, auto_renew: bool, goes: bool
+) -> None:
+    """Its receive ended while nobody led: the next leader is asked, and gives it to another one."""
+    await all_stored(cluster, send_some(edge, 1))
+    cluster.nodes["storage-a"].loses_pops = True
+    receive = receive_request("orders", "g", auto_renew=auto_renew)
+    call = edge.begin("ReceiveMessage", receive, time_left_s=0.4)
+    await until(lambda: cluster.state.leases)
+    for raft_group in RAFT_GROUPS:
+        cluster.depose(raft_group)
+    if goes:
+        call.leave()
+    else:
+        assert received(await call.answer)[1] == []
+    for raft_group in RAFT_GROUPS:
+        cluster.elect(raft_group, "storage-b")
+    await until(lambda: cluster.state.waiting)
+    (again,) = received(await edge.begin("ReceiveMessage", receive_request("orders", "g")).answer)[
+        1
     ]
-    assert [pop.repeated for pop in pops] == [False, True]
-    assert pops[0].attempt == pops[1].attempt != 0
+    assert again.system_properties.delivery_attempt == 1
 
 
 async def test_a_receive_with_no_leader_ends_as_an_empty_one_and_says_why(

@@ -11,8 +11,10 @@ from apache.rocketmq.v2 import definition_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError
 from strata_broker.app import BrokerApp
+from strata_broker.base.receive_config import ReceiveSection
 from strata_broker.receives.deliver import Given
 from strata_broker.receives.takebacks import Takebacks
+from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks
 from strata_testing import until
@@ -123,7 +125,15 @@ async def test_leases_that_a_repeat_of_the_attempt_got_stay() -> None:
     """Storage gives those of an ordered group to the second try, too; the last one's go."""
     releases = Releases()
     tasks = RequestTasks("test")
-    takebacks = Takebacks(releases, None, 1.0, requests=tasks, metrics=Metrics.disabled())  # type: ignore[arg-type]
+    takebacks = Takebacks(
+        releases,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        1.0,
+        config=ReceiveSection(),
+        clock=SystemClock(),
+        requests=tasks,
+        metrics=Metrics.disabled(),
+    )
     given = Given(1, 5, 101, bytes(28))
     first, second = takebacks.receive_of(5, 77), takebacks.receive_of(5, 77)
     other = takebacks.receive_of(6, 77)

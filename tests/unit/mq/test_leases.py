@@ -460,3 +460,21 @@ def test_the_attempt_of_an_auto_renewed_lease_is_kept() -> None:
     first = leases.take(request(2, auto_renew=True, attempt=9), NOW_MS, 3, columns(3))
     assert leases.of_attempt(9, NOW_MS + 1) == list(first.leases)
     assert leases.of_attempt(8, NOW_MS + 1) == []
+
+
+def test_what_pops_took_is_found_by_their_attempts_and_forgotten_with_the_rows() -> None:
+    """A broker asks again for what a pop took; what is acked costs no memory for it."""
+    leases = QueueLeases(head=0)
+    kept = [
+        offset for offset, _ in leases.take(request(2, attempt=1), NOW_MS, 2, columns(2)).leases
+    ]
+    for number in range(2, 2_000):
+        offset = leases.head
+        run = Columns(offset, 1, None, [0], [10])
+        ((_, lease),) = leases.take(request(1, attempt=number), NOW_MS, offset + 1, [run]).leases
+        done, _ = leases.ack(offset, lease.lease_number, 0, lease.visible_at_ms, NOW_MS)
+        assert done
+        assert leases.of_attempt(number, NOW_MS) == []
+    assert [offset for offset, _ in leases.of_attempt(1, NOW_MS)] == kept
+    assert leases.of_attempt(1, LATER_MS) == []
+    assert len(leases._attempts._offsets) < 300

@@ -16,8 +16,8 @@ class TakeBatch:
         taken: (offset, lease) in delivery order.
         blocked: (offset, row) of new messages that must wait for their message group.
         full: max_messages or max_bytes is reached.
-        attempt: The attempt that leases remember: FIFO pops are repeated by clients, and what
-            an auto-renewed lease holds never comes back by itself when the answer is lost.
+        attempt: The attempt that leases remember: FIFO pops are repeated by clients, and a broker
+            whose answer was lost asks for what the pop took.
     """
 
     __slots__ = (
@@ -37,7 +37,7 @@ class TakeBatch:
         self.taken: list[tuple[int, Lease]] = []
         self.blocked: list[tuple[int, Lease]] = []
         self.full = request.max_messages <= 0
-        self.attempt = request.attempt if request.fifo or request.auto_renew else 0
+        self.attempt = request.attempt
         self._bytes = 0
         self._now_ms = now_ms
         self._visible_at_ms = 0 if request.auto_renew else now_ms + request.invisible_ms

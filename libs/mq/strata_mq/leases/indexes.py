@@ -12,8 +12,9 @@ from heapq import heapify, heappop, heappush
 
 from strata_mq.leases.types import Lease, LeaseState
 
-# A heap smaller than this is not worth rebuilding.
+# A heap, and offsets by attempt, smaller than this are not worth rebuilding.
 _SLACK = 1024
+_ATTEMPTS_SLACK = 256
 
 
 class Deadlines:
@@ -99,8 +100,55 @@ class Deadlines:
         self._offset_count = sum(len(offsets) for _, _, offsets in rebuilt)
 
 
+class OffsetsByAttempt:
+    """Offsets of the leases of each pop, by its attempt; it forgets lazily.
+
+    Hardly any pop is ever asked again, so an ack does no work here: the rows say what still holds.
+    """
+
+    __slots__ = ("_offset_count", "_offsets", "_rows")
+
+    def __init__(self, rows: Mapping[int, Lease]) -> None:
+        """Start empty.
+
+        Args:
+            rows: The leases by their offsets, always as they are.
+        """
+        self._rows = rows
+        self._offsets: dict[int, list[int]] = {}
+        self._offset_count = 0
+
+    def add(self, attempt: int, offsets: Sequence[int], live_count: int) -> None:
+        """Note leases of an attempt; `live_count` leases exist in all."""
+        known = self._offsets.get(attempt)
+        if known is None:
+            self._offsets[attempt] = list(offsets)
+        else:
+            known.extend(offsets)
+        self._offset_count += len(offsets)
+        if self._offset_count > 2 * live_count + _ATTEMPTS_SLACK:
+            self._rebuild()
+
+    def of(self, attempt: int) -> Sequence[int]:
+        """Return the offsets that are leased for an attempt, in the order of their adding."""
+        found: dict[int, None] = {}
+        for offset in self._offsets.get(attempt, ()):
+            lease = self._rows.get(offset)
+            if lease is None or lease.state is not LeaseState.LEASED or lease.attempt != attempt:
+                continue
+            # Leased once more, it stands where it was added last.
+            found.pop(offset, None)
+            found[offset] = None
+        return tuple(found)
+
+    def _rebuild(self) -> None:
+        live = {attempt: list(self.of(attempt)) for attempt in self._offsets}
+        self._offsets = {attempt: offsets for attempt, offsets in live.items() if offsets}
+        self._offset_count = sum(len(offsets) for offsets in self._offsets.values())
+
+
 class OffsetsByOwner:
-    """Offsets by what they belong to: a client or an attempt. Nobody owns an empty set."""
+    """Offsets by the client that they belong to. Nobody owns an empty set."""
 
     __slots__ = ("_offsets",)
 

@@ -15,7 +15,7 @@ that redelivers a message also contains the unacked messages delivered after it,
 message without a message group in a FIFO consumer group counts as the group with hash 0.
 
 Cost: no method scans all rows, except construction, a switch between FIFO and plain, and `reset`.
-`rows` holds the rows and the indexes for this.
+`rows` holds the rows and the indexes for this, `ended` what ends leases without their consumers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from strata_mq.leases.batch import TakeBatch
-from strata_mq.leases.rows import QueueLeaseRows
+from strata_mq.leases.ended import EndingLeases
 from strata_mq.leases.types import (
     Columns,
     Lease,
@@ -52,10 +52,10 @@ _BLOCKED = LeaseState.BLOCKED
 _GONE = Lease(_WAITING, 0, 0, 0, 0, 0, 0, 0, 0, 0, False)
 
 
-class QueueLeases(QueueLeaseRows):
+class QueueLeases(EndingLeases):
     """See the module docstring; state and attributes are those of `QueueLeaseRows`."""
 
-    __slots__ = ("_lost", "_max_blocked", "_max_changes", "_max_in_flight")
+    __slots__ = ("_max_blocked", "_max_in_flight")
 
     def __init__(
         self,
@@ -81,14 +81,18 @@ class QueueLeases(QueueLeaseRows):
             auto_renew_limit_ms: Longest life of an auto-renewed lease (rule 25).
             max_changes: Rows after which one `expire` or `release_holder` stops (expire: at the
                 end of a batch).
-            lost: Mark of each broker that is lost, and the group time since which what it took may
-                be undelivered: such a lease that ends was no attempt. The caller updates it.
+            lost: See `EndingLeases`.
         """
-        super().__init__(head, generation, rows, auto_renew_limit_ms=auto_renew_limit_ms)
-        self._lost = {} if lost is None else lost
+        super().__init__(
+            head,
+            generation,
+            rows,
+            auto_renew_limit_ms=auto_renew_limit_ms,
+            max_changes=max_changes,
+            lost={} if lost is None else lost,
+        )
         self._max_blocked = max_blocked
         self._max_in_flight = max_in_flight
-        self._max_changes = max_changes
 
     def write_head(self) -> LeaseChange:
         """Return a change that only stores the head: of a consumer group seen first now.
@@ -228,7 +232,7 @@ class QueueLeases(QueueLeaseRows):
         if request.auto_renew:
             self._held.add(request.holder, offsets)
         if batch.attempt:
-            self._attempts.add(batch.attempt, offsets)
+            self._attempts.add(batch.attempt, offsets, self.in_flight)
         # All leases of a batch end together: one entry for all.
         deadline_ms = self._deadlines.of(batch.taken[0][1])
         self._deadlines.push(deadline_ms, offsets, self.in_flight)
@@ -276,7 +280,7 @@ class QueueLeases(QueueLeaseRows):
                 valid.append(is_known and in_time)
             elif self._is_acked(lease, lease_number, generation, visible_at_ms, now_ms):
                 del rows[offset]
-                if lease.auto_renewed or lease.attempt:
+                if lease.auto_renewed:
                     self._let_go(offset, lease)
                 if fifo:
                     self._order.removed(offset, lease)
@@ -358,7 +362,7 @@ class QueueLeases(QueueLeaseRows):
         lease = self._rows.get(offset)
         if lease is None or lease.lease_number != lease_number or generation != self.generation:
             return None
-        return None if lease.state is _BLOCKED else _not_counted(lease)
+        return None if lease.state is _BLOCKED else lease.not_counted()
 
     def changed_before(
         self,
@@ -403,91 +407,6 @@ class QueueLeases(QueueLeaseRows):
             return None, None
         return lease, self._delete(offset, lease)
 
-    # Time and liveness --------------------------------------------------------------------------
-
-    def expire(self, now_ms: int) -> tuple[LeaseChange | None, Sequence[tuple[int, Lease]]]:
-        """Turn leases whose time is up into WAITING; give those whose attempts are used up.
-
-        The second value lists (offset, lease) for the dead-letter topic; their rows stay, and are
-        listed again, until `drop_exhausted`. FIFO message groups stay blocked behind them until
-        then. More than max_changes leases are left for the next call.
-        """
-        puts: dict[int, Lease] = {}
-        self._expire_due(now_ms, puts)
-        self._exhausted_unlisted = False
-        return self._puts_change(puts), self.exhausted()
-
-    def drop_exhausted(self, offset: int) -> LeaseChange | None:
-        """Take the row of an exhausted message away (it was copied to the dead-letter topic).
-
-        None: there is no such row any more.
-        """
-        if offset not in self._exhausted:
-            return None
-        return self._delete(offset, self._rows[offset])
-
-    def release_holder(
-        self, holder: int, now_ms: int, taken_before_ms: int | None = None
-    ) -> LeaseChange | None:
-        """Make the auto-renewed leases of a dead client visible again (rule 25).
-
-        At most max_changes at once: call again until it returns None. With `taken_before_ms` only
-        those taken before that group time.
-        """
-        rows = self._rows
-        held = sorted(
-            offset
-            for offset in self._held.of(holder)
-            if taken_before_ms is None or rows[offset].taken_at_ms < taken_before_ms
-        )[: self._max_changes]
-        return self._puts_change(
-            {offset: self._make_visible(offset, rows[offset], now_ms) for offset in held}
-        )
-
-    def release_lost(self, holder: int, lost: Mapping[int, int], now_ms: int) -> LeaseChange | None:
-        """Make a holder's auto-renewed leases visible that lost brokers may not have delivered.
-
-        Their holder lives and does not know of them, so nobody else would ever end them. Whether
-        one was delivered is unknown: a message that nobody was given must not become a dead letter
-        for it, so the attempt does not count (rule 36). At most max_changes at once.
-
-        Args:
-            holder: client.
-            lost: mark of each lost broker, and the group time since which what it took may be
-                undelivered.
-            now_ms: group time.
-        """
-        rows = self._rows
-        offsets = [
-            offset
-            for offset in self._held.of(holder)
-            if rows[offset].taken_at_ms >= lost.get(rows[offset].broker, now_ms + 1)
-        ]
-        return self._puts_change(
-            {
-                offset: self._make_visible(offset, _not_counted(rows[offset]), now_ms)
-                for offset in sorted(offsets)[: self._max_changes]
-            }
-        )
-
-    def holders(self) -> Sequence[int]:
-        """Return the distinct holders of auto-renewed leases."""
-        return self._held.owners()
-
-    def next_deadline_ms(self) -> int | None:
-        """Return when `expire` has something to do next; 0: now, exhausted rows to list."""
-        return 0 if self._exhausted and self._exhausted_unlisted else self._deadlines.first_ms()
-
-    def _expire_due(self, now_ms: int, puts: dict[int, Lease]) -> None:
-        rows, lost = self._rows, self._lost
-        most = len(puts) + self._max_changes
-        while len(puts) < most and (due := self._deadlines.pop_due(now_ms)) is not None:
-            for offset in due:
-                lease = rows[offset]
-                if lost and lease.taken_at_ms >= lost.get(lease.broker, now_ms + 1):
-                    lease = _not_counted(lease)
-                puts[offset] = self._make_visible(offset, lease, now_ms)
-
     # Position -----------------------------------------------------------------------------------
 
     def reset(self, head: int) -> LeaseChange:
@@ -512,8 +431,3 @@ class QueueLeases(QueueLeaseRows):
             return None, 0
         change = LeaseChange(self.generation, self.head, head_changed, (), tuple(deletes))
         return change, len(deletes)
-
-
-def _not_counted(lease: Lease) -> Lease:
-    """Return a lease as if its last delivery had not been."""
-    return lease._replace(attempts=max(lease.attempts - 1, 0))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from strata_mq.leases.indexes import Deadlines, OffsetsByOwner
+from strata_mq.leases.indexes import Deadlines, OffsetsByAttempt, OffsetsByOwner
 from strata_mq.leases.order import FifoOrder, Order, PlainOrder
 from strata_mq.leases.types import Lease, LeaseChange, LeaseState
 
@@ -93,9 +93,9 @@ class QueueLeaseRows:
         self._rows: dict[int, Lease] = {}
         self._offsets: deque[int] = deque()
         self._deadlines = Deadlines(self._rows, self._auto_renew_limit_ms)
-        # By holder of an auto-renewed lease; by attempt of a FIFO or auto-renewing pop.
+        # By holder of an auto-renewed lease.
         self._held = OffsetsByOwner()
-        self._attempts = OffsetsByOwner()
+        self._attempts = OffsetsByAttempt(self._rows)
         self._exhausted: dict[int, None] = {}
         self._exhausted_unlisted = False
 
@@ -107,7 +107,7 @@ class QueueLeaseRows:
             if lease.auto_renewed:
                 self._held.add(lease.holder, (offset,))
             if lease.attempt:
-                self._attempts.add(lease.attempt, (offset,))
+                self._attempts.add(lease.attempt, (offset,), self.in_flight)
             self._deadlines.push(self._deadlines.of(lease), (offset,), self.in_flight)
             return
         self.waiting += 1
@@ -167,8 +167,6 @@ class QueueLeaseRows:
         """Forget who holds a LEASED row."""
         if lease.auto_renewed:
             self._held.discard(lease.holder, offset)
-        if lease.attempt:
-            self._attempts.discard(lease.attempt, offset)
 
     def _is_held(self, lease: Lease, lease_number: int, generation: int, now_ms: int) -> bool:
         return (

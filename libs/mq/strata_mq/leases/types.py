@@ -36,7 +36,7 @@ class Lease(NamedTuple):
     # The client that holds an auto-renewed lease.
     holder: int
     group_hash: int
-    # Hash of the attempt id of a FIFO pop, 0 for none.
+    # Names the pop that took it (a hash), 0 for none.
     attempt: int
     auto_renewed: bool
     # Length of the stored message, so that a redelivery keeps to max_bytes too.
@@ -70,6 +70,10 @@ class Lease(NamedTuple):
             False,
             self.length,
         )
+
+    def not_counted(self) -> Lease:
+        """Return the lease as if its last delivery had not been."""
+        return self._replace(attempts=max(self.attempts - 1, 0))
 
 
 class LeaseChange(NamedTuple):

@@ -304,6 +304,12 @@ METRICS: tuple[MetricSpec, ...] = (
         "Leases of answers that no client took and that could not be released; they expire.",
     ),
     MetricSpec(
+        "strata_broker_unseen_take_backs",
+        "gauge",
+        "1",
+        "Receives without an answer whose raft groups are asked for the messages that they took.",
+    ),
+    MetricSpec(
         "strata_broker_refused_entries_total",
         "counter",
         "1",

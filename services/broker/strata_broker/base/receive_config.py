@@ -151,6 +151,19 @@ class ReceiveSection(Section):
     max_cached_drains: int = Field(
         default=10_000, ge=1, description="Most older epochs that are remembered as drained."
     )
+    unseen_take_back_ms: int = Field(
+        default=60_000,
+        ge=0,
+        description="Time for which a raft group without a leader is asked for the messages that "
+        "a receive took there without getting an answer; after it these messages come again when "
+        "their time is over, and count as delivered once.",
+    )
+    max_unseen_take_backs: int = Field(
+        default=10_000,
+        ge=1,
+        description="Most receives whose messages are asked for so at the same time; messages of "
+        "further ones come again when their time is over.",
+    )
     max_hasty_cancels: int = Field(
         default=10,
         ge=1,

@@ -103,7 +103,13 @@ def new_receiver(
         storage.reads,
         storage.pop_ender,
         Takebacks(
-            deliverer, storage.client, timeout_s, requests=runtime.requests, metrics=runtime.metrics
+            deliverer,
+            storage.client,
+            timeout_s,
+            config=config.receive,
+            clock=runtime.clock,
+            requests=runtime.requests,
+            metrics=runtime.metrics,
         ),
         unclaimed,
     )

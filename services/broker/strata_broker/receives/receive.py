@@ -246,17 +246,17 @@ class Receiver:
     ) -> None:
         client.open_calls += 1
         share = self._room.share(receive.topic.topic_id)
+        number = 0
         try:
             group = await self._provisioner.consumer_group_for_use(
                 *receive.group,
                 FirstUse(Audited(client.user, call.peer, receive.client_id), RECEIVE),
             )
-            repeatable = group.fifo and receive.attempt
-            number = (
-                self._takebacks.receive_of(group.consumer_group_id, receive.attempt)
-                if repeatable
-                else 0
-            )
+            if group.fifo or receive.topic.is_lite:
+                number = self._takebacks.receive_of(group.consumer_group_id, receive.attempt)
+            elif receive.names_attempt and not receive.auto_renew:
+                # Nobody but this broker asks for its leases again: names of clients may be equal.
+                receive = receive._replace(attempt=self._own_attempt())
             target = ReceiveTarget(
                 receive.topic,
                 receive.wanted,
@@ -281,10 +281,11 @@ class Receiver:
         except RequestError as bad:
             self._refuse(call, bad, started_s)
         except asyncio.CancelledError:
-            if ticket.request is not None:
-                self._takebacks.take_back_unseen(ticket.request)
+            self._takebacks.take_back_unseen(ticket.request, number)
             raise
         finally:
+            for unseen in ticket.unsettled.values():
+                self._takebacks.take_back_unseen(unseen, number)
             share.leave()
             client.open_calls -= 1
 
@@ -428,11 +429,10 @@ class Receiver:
         return polling_ms(self._limits, wanted_ms, left_ms)
 
     def _attempt(self, request: service_pb2.ReceiveMessageRequest) -> int:
-        """Return what names this receive in storage: 0 when no repeat will ever ask for it."""
-        if request.attempt_id:
-            return key_hash(request.attempt_id)
-        if not request.auto_renew:
-            return 0
+        """Return what names this receive in storage."""
+        return key_hash(request.attempt_id) if request.attempt_id else self._own_attempt()
+
+    def _own_attempt(self) -> int:
         self._last_attempt += 1
         return key_hash(f"{self._boot_id}/{self._last_attempt}")
 

@@ -34,9 +34,10 @@ class PopTicket:
         node: the node of that request; "" while none is asked.
         on_ended: called when it is ended; the receive that waits in line sets it.
         unanswered: raft groups that did not answer until the end of the wait, and their problems.
+        unsettled: last requests whose answers were lost and will not come, by raft group and queue.
     """
 
-    __slots__ = ("ended", "node", "number", "on_ended", "request", "unanswered")
+    __slots__ = ("ended", "node", "number", "on_ended", "request", "unanswered", "unsettled")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -45,6 +46,7 @@ class PopTicket:
         self.on_ended: Callable[[], None] | None = None
         self.request: storage_pb2.PopRequest | None = None
         self.unanswered: dict[int, str] = {}
+        self.unsettled: dict[tuple[int, int], storage_pb2.PopRequest] = {}
 
     def end(self) -> None:
         """Note that no client waits for it any more, and let who waits in line know."""

@@ -119,13 +119,20 @@ class StorageClient:
         request: storage_pb2.PopRequest,
         ticket: PopTicket | None = None,
         look: Look | None = None,
+        *,
+        must_settle: bool = False,
     ) -> storage_pb2.PopResponse:
         """Pop at the present leader of the raft group, for as long as the request waits.
+
+        A try without an answer may have taken leases: the next one asks for them, in this pop or in
+        the ticket's next one at this place. If there is none, `ticket.unsettled` has the request.
 
         Args:
             request: what is wanted; it carries the ticket's number.
             ticket: by which it can be ended before.
             look: names the stream on which a node is to tell of messages that come later.
+            must_settle: ask for `call_timeout_ms` longer while an answer is lost; so do pops of
+                auto-renewed leases.
 
         Returns:
             The leased messages; none when the wait ends, also while there is no leader: this is no
@@ -134,9 +141,12 @@ class StorageClient:
         Raises:
             RequestError: refused for good.
         """
+        place = request.raft_group, request.queue
+        if ticket is not None and ticket.unsettled.pop(place, None) is not None:
+            request.repeated = True
         wait_ends_s = self._clock.monotonic_s() + request.wait_ms / 1000
-        # Leases of a pop whose answer was lost are asked for after the wait, too: an auto-renewed
-        # one would end with its holder only.
+        # Auto-renewed leases of a pop whose answer was lost are asked for after the wait, too: they
+        # would end with their holder only.
         settled_by_s = wait_ends_s + self._config.call_timeout_ms / 1000
         # Thousands may wait: while nobody leads they ask seldom.
         backoff = self._backoff(self._config.max_parked_retry_ms)
@@ -147,17 +157,20 @@ class StorageClient:
             try:
                 return await self._try_pop(request, try_s, ticket, look)
             except _NotNow as failure:
-                repeated = request.repeated or (failure.unknown and request.auto_renew)
-                ends_s = settled_by_s if repeated else wait_ends_s
+                repeated = request.repeated or (failure.unknown and bool(request.attempt))
+                is_settled = repeated and (must_settle or request.auto_renew)
+                ends_s = settled_by_s if is_settled else wait_ends_s
                 if ticket is None or not ticket.ended:
                     await self._pause(request.raft_group, backoff, ends_s)
             now_s = self._clock.monotonic_s()
             if ticket is not None and ticket.ended:
                 wait_ends_s = min(wait_ends_s, now_s)
                 settled_by_s = min(settled_by_s, now_s + self._config.call_timeout_ms / 1000)
-                ends_s = settled_by_s if repeated else now_s
+                ends_s = settled_by_s if is_settled else now_s
             if now_s >= ends_s:
                 if ticket is not None:
+                    if repeated:
+                        ticket.unsettled[place] = request
                     ticket.unanswered[request.raft_group] = self._leaders.explain(
                         request.raft_group
                     )

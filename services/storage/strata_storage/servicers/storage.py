@@ -198,7 +198,7 @@ class StorageServicer(ReadServicer):
         answer = await leader.pops.pop(call)
         delivered = answer.messages
         # From here on nothing waits: what was leased is in the answer.
-        if not delivered and len(sealed := leader.pops.sealed(call)) != call.known_sealed:
+        if not delivered and len(sealed := leader.pops.order.sealed(call)) != call.known_sealed:
             response.moved = True
             response.sealed.extend(sealed_queues(sealed))
         else:
@@ -491,6 +491,7 @@ class StorageServicer(ReadServicer):
             latest=request.start == pb.START_POSITION_LATEST,
             wait_s=request.wait_ms / 1000,
             repeated=request.repeated,
+            taken_only=request.taken_only,
             known_sealed=request.known_sealed,
             message_filter=filter_of(self._filters, request.filter),
             places_only=request.places_only,

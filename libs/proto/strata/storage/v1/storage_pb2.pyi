@@ -767,6 +767,7 @@ class PopRequest(_message.Message):
     NUMBER_FIELD_NUMBER: _builtins.int
     TELL_STREAM_FIELD_NUMBER: _builtins.int
     LEVELS_FIELD_NUMBER: _builtins.int
+    TAKEN_ONLY_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     consumer_group_id: _builtins.int
     queue: _builtins.int
@@ -778,7 +779,9 @@ class PopRequest(_message.Message):
     """The lease lives as long as the client `holder` does (rule 25)."""
     holder: _builtins.int
     attempt: _builtins.int
-    """64-bit hash of the client's attempt_id, 0 for none."""
+    """64-bit hash that names the pop: of the client's attempt_id, or of a number of the broker; 0 for
+    none.
+    """
     wait_ms: _builtins.int
     fifo: _builtins.bool
     max_attempts: _builtins.int
@@ -789,7 +792,8 @@ class PopRequest(_message.Message):
     """FIFO: at most one message of each message group in the answer."""
     repeated: _builtins.bool
     """The answer of an earlier call with this `attempt` may be lost: messages leased by that call
-    come first. Auto-renewed leases end only with their holder, so no other client would get them.
+    come first. Without it they would count as an attempt that nobody saw, and auto-renewed leases
+    would end only with their holder.
     """
     broker_boot_id: _builtins.int
     """Boot id of the calling broker: when the broker is lost, its last leases are given out again."""
@@ -807,6 +811,8 @@ class PopRequest(_message.Message):
     """The broker's `Watch` stream on which the node tells when more of what was asked for can be
     taken, if this pop leaves nothing behind; 0: the node tells nothing.
     """
+    taken_only: _builtins.bool
+    """With `repeated`: only messages leased by the earlier call; nothing else is taken."""
     @_builtins.property
     def topic(self) -> Global___TopicRef: ...
     @_builtins.property
@@ -843,10 +849,11 @@ class PopRequest(_message.Message):
         number: _builtins.int = ...,
         tell_stream: _builtins.int = ...,
         levels: Global___LevelRange | None = ...,
+        taken_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "levels", b"levels", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "auto_renew", b"auto_renew", "broker_boot_id", b"broker_boot_id", "client_id", b"client_id", "consumer_group_id", b"consumer_group_id", "dead_letter_topic_id", b"dead_letter_topic_id", "fifo", b"fifo", "filter", b"filter", "holder", b"holder", "invisible_ms", b"invisible_ms", "known_sealed", b"known_sealed", "levels", b"levels", "max_attempts", b"max_attempts", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "number", b"number", "one_per_message_group", b"one_per_message_group", "places_only", b"places_only", "queue", b"queue", "raft_group", b"raft_group", "repeated", b"repeated", "start", b"start", "tell_stream", b"tell_stream", "topic", b"topic", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "auto_renew", b"auto_renew", "broker_boot_id", b"broker_boot_id", "client_id", b"client_id", "consumer_group_id", b"consumer_group_id", "dead_letter_topic_id", b"dead_letter_topic_id", "fifo", b"fifo", "filter", b"filter", "holder", b"holder", "invisible_ms", b"invisible_ms", "known_sealed", b"known_sealed", "levels", b"levels", "max_attempts", b"max_attempts", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "number", b"number", "one_per_message_group", b"one_per_message_group", "places_only", b"places_only", "queue", b"queue", "raft_group", b"raft_group", "repeated", b"repeated", "start", b"start", "taken_only", b"taken_only", "tell_stream", b"tell_stream", "topic", b"topic", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,15 +13,11 @@ all scans together: a pop that has used that up ends empty, and the next one goe
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
 
-from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.filters import EVERYTHING
-from strata_mq.layout import MoveRow, QueueRow
+from strata_mq.layout import QueueRow
 from strata_mq.leases import Taken, TakeRequest
 from strata_runtime.clock import Clock
 from strata_runtime.turns import Turns
@@ -32,6 +28,7 @@ from strata_storage.leading.pops.candidates import Candidates, ScanBudget
 from strata_storage.leading.pops.lease_sets import LeaseSet, LeaseSets
 from strata_storage.leading.pops.levels import bits_of
 from strata_storage.leading.pops.pop_calls import Delivered, Leased, PopAnswer, PopCall, Scan
+from strata_storage.leading.pops.queue_order import QueueOrder
 from strata_storage.leading.pops.taken_messages import TakenMessages
 from strata_storage.leading.pops.waiters import Waiters
 from strata_storage.leading.proposer import Proposer, committed
@@ -42,13 +39,15 @@ from strata_storage.rows.machine import GroupMachine
 _MAX_LOOK_S = 1.0
 # New offsets that a FIFO pop looks at although it may not take as many: most may be blocked.
 _FIFO_AT_ONCE = 256
-# Queues remembered of one attempt; others are asked in turn.
-_QUEUES_PER_ATTEMPT = 32
 _EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
 
 
 class GroupPopper:
-    """Serves pops for one leader in one term."""
+    """Serves pops for one leader in one term.
+
+    Attributes:
+        order: which queues a pop looks at.
+    """
 
     def __init__(
         self,
@@ -69,10 +68,7 @@ class GroupPopper:
         self._reader = reader
         self._clock = clock
         self._options = options
-        # (consumer group, topic) -> which queue was looked at first; turns so that none starves.
-        self._turns: OrderedDict[tuple[int, int], int] = OrderedDict()
-        # FIFO: (consumer group, topic, attempt) -> queues that served it, asked first on a repeat.
-        self._attempts: OrderedDict[tuple[int, int, int], tuple[int, ...]] = OrderedDict()
+        self.order = QueueOrder(machine, options)
         self._candidates = Candidates(machine, reader, turns)
         self._messages = TakenMessages(
             machine, proposer, sets, waiters=waiters, reader=reader, turns=turns
@@ -151,19 +147,9 @@ class GroupPopper:
             self._sets.flush_kept()
         return []
 
-    def sealed(self, call: PopCall) -> Sequence[tuple[int, MoveRow]]:
-        """Return which of the queues that a pop asks for are sealed, and where they went.
-
-        Raises:
-            Refused: a queue is not here.
-        """
-        if not self._machine.moves:
-            return ()
-        return self._machine.sealed_of(call.topic.topic_id, self._queues_here(call))
-
     def _must_tell(self, call: PopCall) -> bool:
         """Whether the caller does not know which of the queues are sealed here."""
-        return not call.repeated and len(self.sealed(call)) != call.known_sealed
+        return not call.repeated and len(self.order.sealed(call)) != call.known_sealed
 
     async def _deliver_or_release(self, call: PopCall, scan: Scan) -> list[Delivered]:
         """Deliver; what a caller who leaves meanwhile will not hear of is free at once."""
@@ -213,13 +199,13 @@ class GroupPopper:
         Raises:
             Refused: what was decided before cannot be proposed; too many reads are under way.
         """
-        scan = Scan(self._queues(call), ScanBudget(self._options))
+        scan = Scan(self.order.queues(call), ScanBudget(self._options))
         is_warmed = self._machine.tier.is_used and await self._warm(call, scan)
         if call.message_filter.needs_messages:
             await self._read_ahead(call, scan)
         if is_warmed or call.message_filter.needs_messages:
             # Meanwhile a queue may have left: no consumer group may start at it here any more.
-            here = frozenset(self._queues_here(call))
+            here = frozenset(self.order.queues_here(call))
             scan.queues = [queue for queue in scan.queues if queue in here]
         # Leadership may have ended, or the topic, while this pop read or let others go on.
         self._waiters.check_open()
@@ -228,7 +214,7 @@ class GroupPopper:
         if call.repeated and call.take.attempt:
             self._take_again(call, scan)
         # A lease for nobody would keep the message from everybody else.
-        if not scan.leases and not call.is_gone():
+        if not (scan.leases or call.taken_only or call.is_gone()):
             self._take(call, scan)
             self._arm(call, scan)
         return scan
@@ -330,12 +316,14 @@ class GroupPopper:
             if scan.taken_bytes >= call.take.max_bytes:
                 break
         if call.take.attempt and call.take.fifo and scan.leases and not scan.repeated:
-            self._remember_attempt(call, scan)
+            self.order.remember_attempt(call, scan)
 
     def _take_again(self, call: PopCall, scan: Scan) -> None:
         """Return what the attempt has leased already."""
         now_ms = self._proposer.now_ms()
-        for queue in scan.queues:
+        # The first try may have looked at other levels.
+        queues = scan.queues if call.levels is None else self.order.queues_here(call)
+        for queue in queues:
             lease_set = self._sets.find((call.consumer_group_id, call.topic.topic_id, queue))
             if lease_set is None:
                 continue
@@ -354,7 +342,7 @@ class GroupPopper:
         leases = lease_set.leases
         now_ms = self._proposer.now_ms()
         # A repeat finds its leases although nothing is ready.
-        asks_again = call.take.fifo and call.take.attempt
+        asks_again = call.take.fifo and leases.of_attempt(call.take.attempt, now_ms)
         if not asks_again and not leases.peek_ready(now_ms, row.next_offset):
             return
         request = call.take
@@ -392,48 +380,6 @@ class GroupPopper:
             scan.leases.append(leased)
             scan.taken_bytes += lease.length
 
-    def _queues_here(self, call: PopCall) -> Sequence[int]:
-        topic = call.topic
-        if call.queue >= 0:
-            if not self._machine.serves_queue(topic, call.queue):
-                raise Refused(
-                    pb.OUTCOME_WRONG_GROUP,
-                    f"queue {call.queue} of topic {topic.topic_id} is not in raft group "
-                    f"{self._machine.raft_group}",
-                )
-            return (call.queue,)
-        return self._machine.queues_here(topic)
-
-    def _queues(self, call: PopCall) -> Sequence[int]:
-        topic = call.topic
-        queues = self._queues_here(call)
-        if call.levels is not None:
-            return call.levels.chosen(queues)
-        if len(queues) <= 1 or call.queue >= 0:
-            return queues
-        key = (call.consumer_group_id, topic.topic_id)
-        turn = (self._turns.get(key, -1) + 1) % len(queues)
-        self._turns[key] = turn
-        self._turns.move_to_end(key)
-        if len(self._turns) > self._options.lease_sets_max:
-            self._turns.popitem(last=False)
-        turned = (*queues[turn:], *queues[:turn])
-        served = self._attempts.get((*key, call.take.attempt)) if call.take.attempt else None
-        if served:
-            return (*served, *(queue for queue in turned if queue not in served))
-        return turned
-
-    def _remember_attempt(self, call: PopCall, scan: Scan) -> None:
-        key = (call.consumer_group_id, call.topic.topic_id, call.take.attempt)
-        self._attempts[key] = tuple(
-            islice(
-                dict.fromkeys(leased.lease_set.key[2] for leased in scan.leases),
-                _QUEUES_PER_ATTEMPT,
-            )
-        )
-        if len(self._attempts) > self._options.attempts_max:
-            self._attempts.popitem(last=False)
-
     def _may_give_more(self, call: PopCall, scan: Scan) -> bool:
         """Whether another scan makes sense at once: this one got somewhere, and not to the end."""
         if not scan.moved and not scan.leases:
@@ -467,7 +413,7 @@ class GroupPopper:
         consumer_group_id, topic_id = call.consumer_group_id, call.topic.topic_id
         now_ms = self._proposer.now_ms()
         try:
-            queues = self._queues_here(call)
+            queues = self.order.queues_here(call)
         except (Refused, StateError):
             return None
         return bits_of(

@@ -20,7 +20,8 @@ class PopCall:
     """One pop.
 
     `queue` -1: any queue of the topic here. `latest`: where a new group starts. `repeated`: an
-    earlier pop of the same attempt may have taken leases that nobody was told of. `known_sealed`:
+    earlier pop of the same attempt may have taken leases that nobody was told of. `taken_only`:
+    nothing but these is wanted, by a caller who repeats it. `known_sealed`:
     how many of the queues the caller knows to be sealed here. `message_filter`: what it does not
     let through is consumed, new or leased before. `places_only`: without the messages' bytes.
     `size_bytes`: of its request, which is in memory for as long as it waits. `is_gone`: whether
@@ -36,6 +37,7 @@ class PopCall:
     latest: bool
     wait_s: float
     repeated: bool = False
+    taken_only: bool = False
     known_sealed: int = 0
     message_filter: MessageFilter = EVERYTHING
     places_only: bool = False
