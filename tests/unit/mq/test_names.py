@@ -8,8 +8,10 @@ import pytest
 
 from strata_mq.requests.errors import Code, RequestError
 from strata_mq.requests.names import (
+    TRACE_TOPIC,
     check_consumer_group,
     check_namespace,
+    check_new_topic,
     check_topic,
     dead_letter_topic,
     is_dead_letter_topic,
@@ -47,6 +49,14 @@ def test_bad_topics_are_refused(name: str, text: str) -> None:
     with pytest.raises(RequestError) as caught:
         check_topic(name)
     assert (caught.value.code, caught.value.text) == (Code.ILLEGAL_TOPIC, text)
+
+
+def test_one_system_topic_may_be_made() -> None:
+    """Remoting clients send their traces there; gRPC clients may not name it, as in RocketMQ."""
+    check_new_topic(TRACE_TOPIC)
+    for check, name in ((check_topic, TRACE_TOPIC), (check_new_topic, "RMQ_SYS_OTHER")):
+        with pytest.raises(RequestError, match="cannot access system topic"):
+            check(name)
 
 
 @pytest.mark.parametrize(

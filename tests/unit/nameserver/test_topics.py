@@ -9,6 +9,7 @@ import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
+from strata_mq.requests import TRACE_TOPIC
 from strata_mq.requests.types import MAX_PRIORITY_LEVELS
 from strata_mq.slots import slot_base, slot_of
 
@@ -38,6 +39,14 @@ async def test_a_topic_gets_id_times_defaults_and_homes(nameserver: Nameserver) 
         for raft_group in (1, 2)
     }
     assert [len(home.queues) for home in made.homes] == [4, 4]
+
+
+async def test_the_topic_of_traces_may_be_made(nameserver: Nameserver) -> None:
+    """It is the only one of RocketMQ's system topics."""
+    made = await nameserver.metadata.create_topic(topic(TRACE_TOPIC, queue_count=1))
+    assert (made.name, made.queue_count) == (TRACE_TOPIC, 1)
+    with pytest.raises(MetaRefused, match="cannot access system topic"):
+        await nameserver.metadata.create_topic(topic("RMQ_SYS_OTHER"))
 
 
 async def test_every_change_raises_the_revision_by_one(nameserver: Nameserver) -> None:

@@ -18,6 +18,7 @@ from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.metadata.places import ANY_QUEUE
 from strata_broker.remoting.addresses import broker_name_of
 from strata_broker.remoting.answers import VERSION, RemotingRefusal, code_of, succeeded, text_of
+from strata_broker.remoting.client_traces import region_of
 from strata_broker.remoting.exchange import Exchange, Handler, RemotingPeer
 from strata_broker.remoting.face import MessagingFace, PoppedAnswer
 from strata_broker.remoting.face_calls import FacePop
@@ -264,13 +265,13 @@ class RemotingPops:
         handles = [message.system_properties.receipt_handle for message in answer.messages]
         infos = self._infos(places, handles, popped.invisible_ms)
         offsets = defaultdict[int, list[int]](list)
-        body, store = [], self._store()
+        body, store, region = [], self._store(), region_of(self._view)
         for message, info in zip(answer.messages, infos, strict=True):
             queue_id = info.place.queue_id
             offsets[queue_id].append(info.place.offset)
             shown = ShownQueue(topic, message.system_properties.queue_id, queue_id)
             body.append(
-                encode_message(popped_message(message, shown, store, encode_pop_info(info)))
+                encode_message(popped_message(message, shown, store, encode_pop_info(info), region))
             )
         in_order = {queue: sorted(own) for queue, own in offsets.items()}
         fields["startOffsetInfo"] = start_offsets_text(

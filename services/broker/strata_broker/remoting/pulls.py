@@ -13,6 +13,7 @@ from typing import NamedTuple
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.remoting.answers import VERSION, RemotingRefusal, code_of, text_of
+from strata_broker.remoting.client_traces import region_of
 from strata_broker.remoting.exchange import Exchange, Handler
 from strata_broker.remoting.face import MessagingFace, PulledAnswer
 from strata_broker.remoting.heartbeats import RemotingSubscription
@@ -147,8 +148,9 @@ class RemotingPulls:
             code, text = ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE"
         else:
             code, text = ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE"
-        store, place = self._store(), pulled.place
+        store, place, region = self._store(), pulled.place, region_of(self._view)
         body = b"".join(
-            encode_message(pulled_message(message, place, store)) for message in answer.messages
+            encode_message(pulled_message(message, place, store, region))
+            for message in answer.messages
         )
         return request.answered(code, text, fields=fields, body=body, version=VERSION)

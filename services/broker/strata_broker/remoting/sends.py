@@ -14,6 +14,7 @@ from strata_broker.metadata.metadata import TopicRow
 from strata_broker.metadata.requests import milliseconds
 from strata_broker.remoting.addresses import broker_name_of
 from strata_broker.remoting.answers import succeeded
+from strata_broker.remoting.client_traces import SWITCH, are_traces_wanted
 from strata_broker.remoting.exchange import Exchange, Handler
 from strata_broker.remoting.face import MessagingFace
 from strata_broker.remoting.incoming_messages import IncomingMessages
@@ -136,7 +137,11 @@ class RemotingSends:
             queueOffset=entries[0].offset,
             transactionId=entries[0].transaction_id if _is_half(messages) else None,
             recallHandle=_recall_handle(topic, messages[0], entries[0]),
+            **self._trace_fields(),
         )
+
+    def _trace_fields(self) -> dict[str, str]:
+        return {} if are_traces_wanted(self._view) else {SWITCH: "false"}
 
     def _answer_place(self, request: RemotingCommand, place: OffsetPlace) -> RemotingCommand:
         """Answer with the place of a dead letter."""
@@ -147,6 +152,7 @@ class RemotingSends:
             msgId=offset_message_id(self._store(), physical_offset(place)),
             queueId=list(numbers).index(place.queue) if place.queue in numbers else 0,
             queueOffset=place.offset,
+            **self._trace_fields(),
         )
 
 

@@ -8,6 +8,7 @@ from apache.rocketmq.v2 import definition_pb2
 from strata_broker.metadata.metadata import TopicRow
 from strata_broker.metadata.requests import host_of, milliseconds
 from strata_broker.remoting import property_names as names
+from strata_broker.remoting.client_traces import REGION
 from strata_remoting import (
     OffsetPlace,
     PulledMessage,
@@ -28,7 +29,7 @@ class ShownQueue(NamedTuple):
 
 
 def pulled_message(
-    message: definition_pb2.Message, queue: ShownQueue, store: Store
+    message: definition_pb2.Message, queue: ShownQueue, store: Store, region: str = ""
 ) -> PulledMessage:
     """Return a message in the form of the older protocol.
 
@@ -36,16 +37,21 @@ def pulled_message(
         message: as a gRPC client pulls it.
         queue: where it is.
         store: address that the message names as its store: of this broker.
+        region: that it names; "": none, so that its consumer makes no traces.
     """
     times = _number(message.user_properties.get(names.STORED_RECONSUME_TIMES, ""))
-    return _shown(message, queue, store, _properties(message), times)
+    return _shown(message, queue, store, _properties(message, region), times)
 
 
 def popped_message(
-    message: definition_pb2.Message, queue: ShownQueue, store: Store, extra_info: str
+    message: definition_pb2.Message,
+    queue: ShownQueue,
+    store: Store,
+    extra_info: str,
+    region: str = "",
 ) -> PulledMessage:
     """Return a message as `pulled_message` does, with the extra info that its consumer acks."""
-    properties = _properties(message)
+    properties = _properties(message, region)
     # A producer may write this property, too.
     properties[names.POP_CHECK] = extra_info
     times = max(message.system_properties.delivery_attempt - 1, 0)
@@ -77,7 +83,7 @@ def _shown(
     )
 
 
-def _properties(message: definition_pb2.Message) -> dict[str, str]:
+def _properties(message: definition_pb2.Message, region: str) -> dict[str, str]:
     system = message.system_properties
     shown = {
         names.shown_name(name): value
@@ -92,6 +98,8 @@ def _properties(message: definition_pb2.Message) -> dict[str, str]:
         shown[names.KEYS] = " ".join(system.keys)
     if system.HasField("message_group"):
         shown[names.SHARDING_KEY] = system.message_group
+    if region:
+        shown[REGION] = region
     if system.HasField("dead_letter_queue"):
         shown[names.DEAD_LETTER_TOPIC] = system.dead_letter_queue.topic
         shown[names.DEAD_LETTER_MESSAGE_ID] = system.dead_letter_queue.message_id

@@ -28,6 +28,7 @@ from strata_cli.migrate.source_rows import (
 from strata_mq.requests import (
     DEAD_LETTER_PREFIX,
     RETRY_PREFIX,
+    TRACE_TOPIC,
     RequestError,
     check_new_consumer_group,
     check_new_topic,
@@ -37,7 +38,7 @@ _SAME_TYPES = ("NORMAL", "FIFO", "MIXED")
 _PLAIN_TYPES = ("DELAY", "TRANSACTION", "PRIORITY")
 _GROUPED_TYPES = ("FIFO", "MIXED")
 _REPLY_SUFFIX = "_REPLY_TOPIC"
-_SYSTEM_TOPICS = frozenset(("DefaultHeartBeatSyncerTopic",))
+_SYSTEM_TOPICS = frozenset(("DefaultHeartBeatSyncerTopic", TRACE_TOPIC))
 _SYSTEM_GROUPS = frozenset(
     (
         *("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "__MONITOR_CONSUMER", "SELF_TEST_C_GROUP"),

@@ -18,6 +18,7 @@ from strata_mq.lite_policy import lifetime_ms_of
 from strata_mq.requests import (
     MAX_PRIORITY_LEVELS,
     ORDERED_TYPES,
+    TRACE_TOPIC,
     RequestError,
     check_namespace,
     check_topic,
@@ -249,7 +250,8 @@ def check_names(namespace: str, topic: str) -> None:
     """Raise INVALID, with the text clients know, unless both names may be used."""
     try:
         check_namespace(namespace)
-        check_topic(topic)
+        if topic != TRACE_TOPIC:
+            check_topic(topic)
     except RequestError as error:
         raise invalid(error.text) from None
 
