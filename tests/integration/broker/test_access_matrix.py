@@ -57,6 +57,7 @@ _TOPIC, _GROUP, _TABLE = (
 _SUB = (f"{_GROUP} sub", f"{_TOPIC} sub")
 _PUB = (f"{_TOPIC} pub",)
 _READS = (f"{_TOPIC} sub",)
+_KNOWN = f"{_TOPIC} get|sub|update"
 ADMINS, BROKERS = ("an admin",), ("a broker",)
 SKEW_MS = 900_000
 
@@ -76,17 +77,17 @@ RIGHTS: dict[str, tuple[str, ...]] = {
     MESSAGING + "Telemetry": _PUB,
     SUBSCRIBES: _SUB,
     MESSAGING + "NotifyClientTermination": (f"{_GROUP} sub",),
-    MESSAGING + "ChangeInvisibleDuration": (f"{_GROUP} sub",),
+    MESSAGING + "ChangeInvisibleDuration": _SUB,
     MESSAGING + "RecallMessage": _PUB,
     MESSAGING + "SyncLiteSubscription": _SUB,
     ADMIN + "ChangeLogLevel": ("cluster:config update",),
     ADMIN + "DescribeTopicStatus": (f"{_TOPIC} get",),
-    ADMIN + "ListSubscription": (f"{_GROUP} get",),
-    ADMIN + "DescribeSubscription": (f"{_GROUP} get",),
-    ADMIN + "DeleteSubscription": (f"{_GROUP} update",),
+    ADMIN + "ListSubscription": (f"{_GROUP} get", _KNOWN),
+    ADMIN + "DescribeSubscription": (f"{_GROUP} get", _KNOWN),
+    ADMIN + "DeleteSubscription": (f"{_GROUP} update", _KNOWN),
     ADMIN + "DescribeGroupAccumulation": (f"{_GROUP} get",),
-    ADMIN + "ListConsumerConnection": (f"{_GROUP} get",),
-    ADMIN + "ResetGroupOffset": (f"{_GROUP} update",),
+    ADMIN + "ListConsumerConnection": (f"{_GROUP} get", _KNOWN),
+    ADMIN + "ResetGroupOffset": (f"{_GROUP} update", _KNOWN),
     ADMIN + "QueryMessage": _READS,
     ADMIN + "PrintThreadStackTrace": (f"{_GROUP} update",),
     ADMIN + "VerifyMessage": (f"{_TOPIC} sub", f"{_GROUP} update"),
@@ -107,7 +108,7 @@ RIGHTS: dict[str, tuple[str, ...]] = {
     STRATA + "ListConsumerGroups": (),
     STRATA + "UpdateConsumerGroup": (f"{_GROUP} update",),
     STRATA + "DeleteConsumerGroup": (f"{_GROUP} delete",),
-    STRATA + "ResetConsumerGroup": (f"{_GROUP} update",),
+    STRATA + "ResetConsumerGroup": (f"{_GROUP} update", _KNOWN),
     STRATA + "FindMessages": _READS,
     STRATA + "ListQueueSpans": (f"{_TOPIC} get|sub",),
     STRATA + "ListLiteTopics": (f"{_TOPIC} get",),
@@ -116,7 +117,7 @@ RIGHTS: dict[str, tuple[str, ...]] = {
     STRATA + "ListDeadLetterTopics": (),
     STRATA + "ListDeadLetters": (f"{_GROUP} sub",),
     STRATA + "RedriveDeadLetters": (f"{_GROUP} update",),
-    STRATA + "ListTransactions": (),
+    STRATA + "ListTransactions": (f"{_TOPIC} list|get",),
     STRATA + "GetTransaction": _READS,
     STRATA + "EndTransaction": _PUB,
     STRATA + "ListClients": ("cluster:clients get|list",),

@@ -178,3 +178,22 @@ async def test_what_could_not_be_read_loses_no_attempt(tmp_path: Path) -> None:
             assert await attempts_of_the_next_pop(node) == [], "it is put off"
             await expire(node, 61)
         assert await attempts_of_the_next_pop(node) == [1]
+
+
+async def test_a_leader_that_stood_still_lets_clients_keep_their_leases(tmp_path: Path) -> None:
+    """It read no report for longer than a client may be silent; then the client is silent."""
+    async with node_under_test(tmp_path) as node:
+        node.app.node.brokers.stalls._time_s = node.clock.monotonic_s
+        await node.append([b"a"])
+        for _ in range(20):
+            await expire(node, 1.0)
+            await report(node, live=[CLIENT])
+        await node.pop(auto_renew=True, holder=CLIENT, broker_boot_id=77)
+        node.app.node.brokers.stalls.turn()
+        await expire(node, 60.0)
+        assert await attempts_of_the_next_pop(node) == []
+        node.app.node.brokers.stalls.turn()
+        for _ in range(16):
+            await expire(node, 1.0)
+            node.app.node.brokers.stalls.turn()
+        assert await attempts_of_the_next_pop(node) == [2]

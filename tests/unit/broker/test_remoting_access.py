@@ -43,7 +43,10 @@ def config() -> BrokerConfig:
 
 @pytest.fixture
 def meta() -> FakeMeta:
-    """`ann` publishes to `orders` and consumes with `readers`; `bob` may do nothing."""
+    """`ann` publishes to `orders` and consumes with `readers`; `bob` may do nothing.
+
+    `cat` may do everything with the consumer group `readers`, and nothing with any topic.
+    """
     fake = FakeMeta()
     for name in ("orders", "secrets"):
         fake.add_topic(name)
@@ -52,10 +55,11 @@ def meta() -> FakeMeta:
         fake.add_group(meta_pb2.ConsumerGroup(name=name))
     fake.put(
         cluster_key_row(),
-        *(user_row(name) for name in ("ann", "bob")),
+        *(user_row(name) for name in ("ann", "bob", "cat")),
         user_row("root", admin=True),
         policy_row(1, "ann", "topic:orders", "pub", "sub"),
         policy_row(2, "ann", "group:readers", "sub"),
+        policy_row(3, "cat", "group:readers", "all"),
     )
     return fake
 
@@ -194,15 +198,23 @@ async def test_a_pull_needs_the_group_and_the_topic(clients: Clients) -> None:
         RequestCode.NOTIFICATION,
         RequestCode.BATCH_ACK_MESSAGE,
         RequestCode.QUERY_ASSIGNMENT,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.ACK_MESSAGE,
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+        AdminCode.QUERY_CONSUME_TIME_SPAN,
     ],
 )
+@pytest.mark.parametrize("user", ["bob", "cat"])
 async def test_requests_do_not_tell_which_topics_there_are(
-    clients: Clients, code: AdminCode | RequestCode
+    clients: Clients, code: AdminCode | RequestCode, user: str
 ) -> None:
     """A user without a right to a topic gets the same answer whether the topic exists or not."""
-    bob = await clients.of("bob")
+    bob = await clients.of(user)
     fields: dict[str, object] = {
-        "queueId": 99, "key": "k", "group": "others", "consumerGroup": "readers", "sysFlag": 0,
+        "queueId": 99, "key": "k", "group": "readers", "consumerGroup": "readers", "sysFlag": 0,
+        "timestamp": 0, "offset": 0, "extraInfo": "0 0 1000 0 0 strata-1 0 0 handle",
         "index": 0, "count": 1, "readQueueNums": 1, "writeQueueNums": 1, "producerGroup": "p",
         "queueOffset": 0, "commitOffset": 0, "invisibleTime": 1_000, "pollTime": 0, "maxMsgNums": 1,
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from strata_runtime.stalls import OwnStalls
 from strata_storage.leading.brokers import Brokers, LostBroker
 
 BROKER = 0xABCD_0007
@@ -9,7 +10,7 @@ BROKER = 0xABCD_0007
 
 def test_a_broker_is_lost_some_time_after_its_last_stream() -> None:
     """A stream that is opened anew, or a second one, keeps it."""
-    brokers = Brokers(absence_s=3.0, answer_s=12.0)
+    brokers = Brokers(OwnStalls(0.1), absence_s=3.0, answer_s=12.0)
     brokers.watches(BROKER)
     brokers.watches(BROKER)
     brokers.unwatched(BROKER, 100.0)
@@ -23,7 +24,7 @@ def test_a_broker_is_lost_some_time_after_its_last_stream() -> None:
 
 def test_a_broker_that_says_goodbye_has_delivered_nearly_everything() -> None:
     """The end of its stream, later, does not make it lost with all of its last seconds."""
-    brokers = Brokers(goodbye_s=0.5)
+    brokers = Brokers(OwnStalls(0.1), goodbye_s=0.5)
     brokers.watches(BROKER)
     brokers.leaves(BROKER, 100.0)
     brokers.unwatched(BROKER, 100.1)
@@ -32,7 +33,7 @@ def test_a_broker_that_says_goodbye_has_delivered_nearly_everything() -> None:
 
 def test_lost_brokers_are_forgotten() -> None:
     """After a while, and the oldest first when there are too many."""
-    brokers = Brokers(absence_s=0.0, remembered_s=60.0, max_remembered=2)
+    brokers = Brokers(OwnStalls(0.1), absence_s=0.0, remembered_s=60.0, max_remembered=2)
     for number in range(1, 4):
         brokers.watches(number)
         brokers.unwatched(number, float(number))

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
+from strata_runtime.stalls import OwnStalls
 from strata_storage.base.errors import Refused
 from strata_storage.base.watchers import TransactionCheck, WatcherOptions, Watchers, WatchUpdate
 from strata_storage.leading.pending.check_routes import CheckRoutes
@@ -34,7 +35,7 @@ async def close(streams: list[AsyncGenerator[WatchUpdate]]) -> None:
 async def test_producers_are_asked_in_turn() -> None:
     """Checks of a topic go to all brokers that hold a producer of it, and to no other."""
     watchers = Watchers()
-    routes = CheckRoutes(watchers, silence_s=15)
+    routes = CheckRoutes(watchers, 15, OwnStalls(0.1))
     streams = await watching(watchers, 1, 2, 3)
     for boot_id, topic_ids in ((1, [TOPIC]), (2, [OTHER_TOPIC]), (3, [OTHER_TOPIC, TOPIC])):
         routes.reported(boot_id, topic_ids, 0.0)
@@ -47,7 +48,7 @@ async def test_producers_are_asked_in_turn() -> None:
 async def test_a_broker_counts_while_it_watches_and_reports() -> None:
     """One that is silent, left, or never reported a topic is not asked."""
     watchers = Watchers()
-    routes = CheckRoutes(watchers, silence_s=15)
+    routes = CheckRoutes(watchers, 15, OwnStalls(0.1))
     streams = await watching(watchers, 1, 2, 3)
     routes.reported(1, [TOPIC], 0.0)
     routes.reported(2, [TOPIC], 0.0)
@@ -66,7 +67,7 @@ async def test_a_broker_counts_while_it_watches_and_reports() -> None:
 async def test_reports_are_limited() -> None:
     """Brokers and topics beyond the limits are not remembered."""
     watchers = Watchers()
-    routes = CheckRoutes(watchers, silence_s=15, max_brokers=2, max_topics=1)
+    routes = CheckRoutes(watchers, 15, OwnStalls(0.1), max_brokers=2, max_topics=1)
     streams = await watching(watchers, 1, 2, 3)
     for boot_id in (1, 2, 3):
         routes.reported(boot_id, [TOPIC, OTHER_TOPIC], 0.0)
@@ -78,7 +79,7 @@ async def test_reports_are_limited() -> None:
 async def test_a_check_goes_to_a_broker_that_has_room() -> None:
     """A full queue sends it to the next broker; when all are full it is not sent."""
     watchers = Watchers(WatcherOptions(checks_max=1))
-    routes = CheckRoutes(watchers, silence_s=15)
+    routes = CheckRoutes(watchers, 15, OwnStalls(0.1))
     streams = await watching(watchers, 1, 2)
     for boot_id in (1, 2):
         routes.reported(boot_id, [TOPIC], 0.0)

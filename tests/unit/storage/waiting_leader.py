@@ -24,6 +24,7 @@ from strata_mq.layout.pending_rows import PendingKey, PendingRef
 from strata_multiraft.base.errors import NotLeader, Overloaded
 from strata_raft.types import Entry, EntryKind
 from strata_runtime.metrics import Metrics
+from strata_runtime.stalls import OwnStalls
 from strata_state.flush import Flusher
 from strata_state.memory_store import MemoryStore
 from strata_storage.base.config import EngineOptions, PendingOptions
@@ -128,7 +129,7 @@ class LeaderUnderTest:
         self.metrics = Metrics()
         self.metrics.declare(METRICS)
         self.watchers = Watchers()
-        self.routes = CheckRoutes(self.watchers, silence_s=100)
+        self.routes = CheckRoutes(self.watchers, 100, OwnStalls(0.1))
         self.proposer = Proposer(self.replica, self.clock, NOW_MS)
         self.appender = GroupAppender(self.machine, self.proposer, engine_options)
         self.waiters = Waiters(10, 1_000)

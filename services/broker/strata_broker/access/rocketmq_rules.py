@@ -14,6 +14,7 @@ from strata_broker.access.rules import (
     keep,
     of_cluster,
     of_group,
+    of_known_topic,
     of_topic,
     shared_namespace,
 )
@@ -25,6 +26,7 @@ _QueueRequest = (
 )
 _LeaseRequest = (
     service_pb2.AckMessageRequest
+    | service_pb2.ChangeInvisibleDurationRequest
     | service_pb2.ForwardMessageToDeadLetterQueueRequest
     | service_pb2.QueryAssignmentRequest
     | service_pb2.SyncLiteSubscriptionRequest
@@ -69,12 +71,6 @@ def _queue(request: _QueueRequest, asked: Asked) -> Iterable[Need]:
 
 def _query_offset(request: service_pb2.QueryOffsetRequest, asked: Asked) -> Iterable[Need]:
     yield of_topic(asked.caller.name_of(request.message_queue.topic), Action.SUB)
-
-
-def _change_invisible(
-    request: service_pb2.ChangeInvisibleDurationRequest, asked: Asked
-) -> Iterable[Need]:
-    yield of_group(asked.caller.name_of(request.group), Action.SUB)
 
 
 def _group_if_named(
@@ -125,7 +121,7 @@ MESSAGING_RULES: Rules = {
     "Telemetry": Rule(_telemetry),
     # The servicer, which knows the clients, decides who may end another client.
     "NotifyClientTermination": Rule(_group_if_named),
-    "ChangeInvisibleDuration": Rule(_change_invisible),
+    "ChangeInvisibleDuration": Rule(_lease),
     "RecallMessage": Rule(_of_sender),
     "SyncLiteSubscription": Rule(_lease),
 }
@@ -152,28 +148,34 @@ def _admin_send(request: admin_pb2.AdminSendMessageRequest, asked: Asked) -> Ite
 
 
 def _group_get(request: _GroupRequest, asked: Asked) -> Iterable[Need]:
-    yield of_group((_namespace(request, asked), request.group.name), Action.GET)
+    yield from _group_and_topics(request, asked, Action.GET)
 
 
 def _group_update(request: _GroupRequest, asked: Asked) -> Iterable[Need]:
-    yield of_group((_namespace(request, asked), request.group.name), Action.UPDATE)
+    yield from _group_and_topics(request, asked, Action.UPDATE)
 
 
-def _namespace(request: _GroupRequest, asked: Asked) -> str:
+def _group_and_topics(request: _GroupRequest, asked: Asked, action: Action) -> Iterable[Need]:
     match request:
         case admin_pb2.DescribeGroupAccumulationRequest() | admin_pb2.QueryTimeSpanRequest():
             topics: Sequence[definition_pb2.Resource] = request.topics
         case _:
             topics = (request.topic,)
-    return shared_namespace(asked.caller, request.group, *topics)
+    namespace = shared_namespace(asked.caller, request.group, *topics)
+    yield of_group((namespace, request.group.name), action)
+    for topic in topics:
+        if topic.name:
+            yield of_known_topic((namespace, topic.name))
 
 
 def _subscriptions(request: _Subscriptions, asked: Asked) -> Iterable[Need]:
     namespace = shared_namespace(asked.caller, request.group, request.topic)
-    if request.group.name:
-        yield of_group((namespace, request.group.name), Action.GET)
-    else:
+    if not request.group.name:
         yield of_topic((namespace, request.topic.name), Action.GET)
+        return
+    yield of_group((namespace, request.group.name), Action.GET)
+    if request.topic.name:
+        yield of_known_topic((namespace, request.topic.name))
 
 
 def _running_info(request: admin_pb2.GetConsumerRunningInfoRequest, asked: Asked) -> Iterable[Need]:

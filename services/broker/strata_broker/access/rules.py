@@ -22,6 +22,9 @@ from strata_mq.access import Action, ResourceKind
 
 Item = TypeVar("Item", bound=Message)
 
+KNOWN_BY = (Action.GET, Action.SUB, Action.UPDATE)
+"""Rights by which a topic is known to who names it in a request about another resource."""
+
 
 class Need(NamedTuple):
     """A right that a request takes: one of the actions on a resource."""
@@ -118,6 +121,14 @@ def of_cluster(part: str, *actions: Action) -> Needs:
 def of_topic(name: Name, *actions: Action) -> Need:
     """Return the need of a right on what stands behind a topic's name."""
     return need_of(topic_target(name), *actions)
+
+
+def of_known_topic(name: Name) -> Need:
+    """Return the need of a right that shows a topic, of a request that uses another resource.
+
+    Without it the answer would tell whoever asks which topics there are.
+    """
+    return of_topic(name, *KNOWN_BY)
 
 
 def of_group(name: Name, *actions: Action) -> Need:

@@ -17,6 +17,7 @@ from strata_broker.access.rules import (
     no_needs,
     of_cluster,
     of_group,
+    of_known_topic,
     of_topic,
 )
 from strata_broker.metadata.metadata import Name
@@ -77,6 +78,17 @@ def _transaction(action: Action) -> Needs:
     return needs
 
 
+def _reset(request: admin_pb2.ResetConsumerGroupRequest, _: Asked) -> Iterable[Need]:
+    yield of_group(_named(request), Action.UPDATE)
+    if request.topic:
+        yield of_known_topic(_with_topic(request))
+
+
+def _of_listed_topic(request: admin_pb2.ListTransactionsRequest, _: Asked) -> Iterable[Need]:
+    if request.topic:
+        yield of_topic(_with_topic(request), Action.LIST, Action.GET)
+
+
 def _quota(request: admin_pb2.GetQuotaRequest, _: Asked) -> Iterable[Need]:
     if request.topic:
         yield of_topic((request.namespace, request.topic), Action.GET)
@@ -113,7 +125,7 @@ ADMIN_RULES: Rules = {
     "ListConsumerGroups": Rule(no_needs),
     "UpdateConsumerGroup": Rule(_group(_of_group_row, Action.UPDATE)),
     "DeleteConsumerGroup": Rule(_group(_named, Action.DELETE)),
-    "ResetConsumerGroup": Rule(_group(_named, Action.UPDATE)),
+    "ResetConsumerGroup": Rule(_reset),
     # A caller that reads messages this way could as well consume them.
     "FindMessages": Rule(_topic(_with_topic, Action.SUB)),
     "ListQueueSpans": Rule(_topic(_with_topic, Action.GET, Action.SUB)),
@@ -124,7 +136,7 @@ ADMIN_RULES: Rules = {
     "ListDeadLetters": Rule(_group(_with_group, Action.SUB)),
     # Each letter that is sent takes PUB on its topic, too.
     "RedriveDeadLetters": Rule(_group(_with_group, Action.UPDATE)),
-    "ListTransactions": Rule(no_needs, _hide_transactions),
+    "ListTransactions": Rule(_of_listed_topic, _hide_transactions),
     "GetTransaction": Rule(_transaction(Action.SUB)),
     "EndTransaction": Rule(_transaction(Action.PUB)),
     "ListClients": Rule(of_cluster("clients", Action.LIST, Action.GET)),

@@ -12,6 +12,15 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from strata_mq.leases import broker_mark
+from strata_runtime.stalls import OwnStalls
+
+
+class _Left(NamedTuple):
+    """A broker without a stream; `stalled_s` is the length of our own stalls until then."""
+
+    at_s: float
+    delivered_until_s: float
+    stalled_s: float
 
 
 class LostBroker(NamedTuple):
@@ -30,6 +39,7 @@ class Brokers:
     """See the module docstring. Times are of the monotonic clock.
 
     Args:
+        stalls: of this process, in which no broker can open a stream.
         absence_s: a broker without a watch stream for this long is lost.
         answer_s: it is noticed, at the latest, this long after it died; answers are quicker.
         goodbye_s: the same for a broker that says when it stops.
@@ -39,6 +49,7 @@ class Brokers:
 
     def __init__(
         self,
+        stalls: OwnStalls,
         *,
         absence_s: float = 3.0,
         answer_s: float = 12.0,
@@ -46,6 +57,7 @@ class Brokers:
         remembered_s: float = 60.0,
         max_remembered: int = 1_000,
     ) -> None:
+        self._stalls = stalls
         self._absence_s = absence_s
         self._answer_s = answer_s
         self._goodbye_s = goodbye_s
@@ -53,8 +65,8 @@ class Brokers:
         self._max_remembered = max_remembered
         # Boot id -> its streams; one that is opened anew may overlap the old one.
         self._streams: dict[int, int] = {}
-        # Boot id -> when it left, and until when it had delivered what it took before.
-        self._left: OrderedDict[int, tuple[float, float]] = OrderedDict()
+        # By boot id.
+        self._left: OrderedDict[int, _Left] = OrderedDict()
 
     def watches(self, boot_id: int) -> None:
         """A broker opened a stream."""
@@ -77,23 +89,27 @@ class Brokers:
     def lost(self, now_s: float) -> list[LostBroker]:
         """Return the brokers that were lost lately; forget those of long ago."""
         while self._left:
-            boot_id, (left_at_s, _) = next(iter(self._left.items()))
-            if now_s - left_at_s < self._remembered_s:
+            boot_id, left = next(iter(self._left.items()))
+            if self._absent_s(left, now_s) < self._remembered_s:
                 break
             del self._left[boot_id]
         return [
-            LostBroker(broker_mark(boot_id), delivered_until_s)
-            for boot_id, (_, delivered_until_s) in self._left.items()
+            LostBroker(broker_mark(boot_id), left.delivered_until_s)
+            for boot_id, left in self._left.items()
             if boot_id and self.is_lost(boot_id, now_s)
         ]
 
     def is_lost(self, boot_id: int, now_s: float) -> bool:
         """Whether nobody is there any more to whom an answer could go."""
         left = self._left.get(boot_id)
-        return left is not None and now_s - left[0] >= self._absence_s
+        return left is not None and self._absent_s(left, now_s) >= self._absence_s
+
+    def _absent_s(self, left: _Left, now_s: float) -> float:
+        """Return for how long a broker could have come back."""
+        return now_s - left.at_s - (self._stalls.total_s - left.stalled_s)
 
     def _gone(self, boot_id: int, now_s: float, delivered_until_s: float) -> None:
-        self._left[boot_id] = (now_s, delivered_until_s)
+        self._left[boot_id] = _Left(now_s, delivered_until_s, self._stalls.total_s)
         self._left.move_to_end(boot_id)
         if len(self._left) > self._max_remembered:
             self._left.popitem(last=False)

@@ -117,7 +117,7 @@ class StorageNode:
         self.instruments = Instruments(runtime.metrics)
         self._expiry = Expiry(
             self.engines,
-            self.brokers.holders,
+            self.brokers,
             self._tasks,
             instruments=self.instruments,
             passed_write_ms=limits.passed_write_ms,

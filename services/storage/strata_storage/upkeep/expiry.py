@@ -16,9 +16,9 @@ from strata_runtime.tasks import Tasks
 from strata_state.ports import StateError
 from strata_storage.base.errors import Refused
 from strata_storage.group.engine import GroupEngine
+from strata_storage.leading.known_brokers import KnownBrokers
 from strata_storage.leading.leader import GroupLeader
 from strata_storage.leading.pops.dead_letters import Exhausted
-from strata_storage.leading.pops.holders import Holders
 from strata_storage.upkeep.instruments import Instruments
 
 # Dead holders are looked for in every so many turns.
@@ -30,7 +30,7 @@ class Expiry:
 
     Args:
         engines: gives the raft groups hosted now.
-        holders: which clients live.
+        brokers: which clients live, and how long this node stood still.
         tasks: owns the moves to dead-letter topics.
         instruments: count what happens.
         passed_write_ms: see `EngineOptions`.
@@ -39,14 +39,14 @@ class Expiry:
     def __init__(
         self,
         engines: Callable[[], Sequence[GroupEngine]],
-        holders: Holders,
+        brokers: KnownBrokers,
         tasks: Tasks,
         *,
         instruments: Instruments,
         passed_write_ms: int,
     ) -> None:
         self._engines = engines
-        self._holders = holders
+        self._brokers = brokers
         self._tasks = tasks
         self._instruments = instruments
         self._passed_write_ms = passed_write_ms
@@ -56,6 +56,7 @@ class Expiry:
         """Have a turn at every interval, until cancelled."""
         for turn in itertools.count():
             await asyncio.sleep(interval_s)
+            self._brokers.stalls.turn()
             for engine in self._engines():
                 leader = engine.active_leader()
                 if leader is None:
@@ -81,7 +82,7 @@ class Expiry:
             leader.sets.flush_kept()
             leader.sets.write_passed(self._passed_write_ms)
             if releases:
-                self._instruments.released.add(leader.release(self._holders))
+                self._instruments.released.add(leader.release(self._brokers.holders))
             if deadline_ms is not None and deadline_ms <= leader.proposer.now_ms():
                 exhausted = leader.expire()
         except (Refused, StateError) as error:

@@ -65,7 +65,7 @@ class AdminProgress:
         group, topic = request.text("consumerGroup"), request.text("topic", "")
         found = await self._face.consumer_group(group, exchange.caller())
         lags = [lag for lag in found.queues if topic in ("", lag.topic)]
-        times = await self._times(exchange, group, sorted({lag.topic for lag in lags}))
+        times = await self._times(exchange, group) if lags else {}
         return with_object_keys(request, self._stats(lags, times))
 
     async def of_broker(self, exchange: Exchange) -> RemotingCommand:
@@ -114,7 +114,7 @@ class AdminProgress:
             found = await self._face.consumer_group(group, exchange.caller())
             lags = [lag for lag in found.queues if broker_name_of(lag.topic) in here]
             topics = sorted({lag.topic for lag in lags})
-            times = await self._times(exchange, group, topics)
+            times = await self._times(exchange, group) if lags else {}
         except (RemotingRefusal, RequestError):
             if self._places.view.consumer_group("", group) is None:
                 return [], []
@@ -132,7 +132,7 @@ class AdminProgress:
         """
         request = exchange.request
         topic, group = request.text("topic"), request.text("group")
-        times = await self._times(exchange, group, [topic])
+        times = await self._times(exchange, group, topic)
         row = self._places.topic(topic)
         spans = [
             {
@@ -163,9 +163,11 @@ class AdminProgress:
             pairs.append((shown_queue(self._places.view, topic, lag.queue), offsets))
         return {"consumeTps": 0.0, "offsetTable": object_keyed(pairs)}
 
-    async def _times(self, exchange: Exchange, group: str, topics: list[str]) -> _Times:
-        if not topics:
-            return {}
+    async def _times(self, exchange: Exchange, group: str, *topics: str) -> _Times:
+        """Return the times of topics; none named: of all that the group consumes.
+
+        A topic that is named takes a right of its own: without it nobody learns that it exists.
+        """
         resource = definition_pb2.Resource
         answer = await self._face.call_rocketmq(
             "QueryTimeSpan",

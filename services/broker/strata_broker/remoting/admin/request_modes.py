@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
+from strata_broker.access.rules import KNOWN_BY
 from strata_broker.remoting.admin.operator_face import OperatorFace
 from strata_broker.remoting.admin.places import AdminPlaces
 from strata_broker.remoting.answers import RemotingRefusal, succeeded
@@ -61,6 +62,7 @@ class AdminRequestModes:
                 ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode"
             )
         exchange.require_group(group, Action.UPDATE)
+        exchange.require_topic(name, *KNOWN_BY)
         if self._places.view.topic("", name) is None:
             raise RemotingRefusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
         found = (await self._face.consumer_group(group, exchange.caller())).consumer_group

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strata.admin.v1 import admin_pb2
+from strata_broker.access.rules import KNOWN_BY
 from strata_broker.metadata.metadata import TopicRow
 from strata_broker.remoting.admin.bodies import object_keyed, shown_queue, with_object_keys
 from strata_broker.remoting.admin.operator_face import OperatorFace
@@ -59,6 +60,7 @@ class AdminResets:
         request = exchange.request
         group, name = request.text("group"), request.text("topic")
         exchange.require_group(group, Action.UPDATE)
+        exchange.require_topic(name, *KNOWN_BY)
         topic = self._topic(name)
         target = admin_pb2.ResetConsumerGroupRequest(name=group, topic=name)
         queue_id = request.number("queueId", -1)
@@ -90,8 +92,12 @@ class AdminResets:
         copy = request.text("destGroup")
         exchange.require_group(copy, Action.UPDATE)
         found = await self._face.consumer_group(source, exchange.caller())
-        for lag in found.queues:
-            if wanted in ("", lag.topic) and self._places.topic(lag.topic) is not None:
+        lags = [lag for lag in found.queues if wanted in ("", lag.topic)]
+        # All or nothing: the copy would else have a part of the positions.
+        for topic in sorted({lag.topic for lag in lags}):
+            exchange.require_topic(topic, *KNOWN_BY)
+        for lag in lags:
+            if self._places.topic(lag.topic) is not None:
                 target = admin_pb2.ResetConsumerGroupRequest(
                     name=copy, topic=lag.topic, offset=lag.cursor, queues=[lag.queue]
                 )

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from strata_runtime.stalls import OwnStalls
 from strata_storage.base.watchers import TransactionCheck, Watchers
 
 
@@ -30,6 +31,7 @@ class CheckRoutes:
     Args:
         watchers: the streams that checks go out on.
         silence_s: a broker that reported nothing for this long is not asked.
+        stalls: of this process; they are no silence of brokers.
         max_brokers: brokers remembered.
         max_topics: topics remembered per broker; a producer of a further one is not found.
     """
@@ -38,12 +40,14 @@ class CheckRoutes:
         self,
         watchers: Watchers,
         silence_s: float,
+        stalls: OwnStalls,
         *,
         max_brokers: int = 1_000,
         max_topics: int = 100_000,
     ) -> None:
         self._watchers = watchers
         self._silence_s = silence_s
+        self._stalls = stalls
         self._max_brokers = max_brokers
         self._max_topics = max_topics
         self._reports: dict[int, _Report] = {}
@@ -71,7 +75,7 @@ class CheckRoutes:
         else:
             topics = before.topic_ids if before is not None else frozenset()
             guesses = before is not None and before.guesses
-        self._reports[boot_id] = _Report(topics, now_s, guesses)
+        self._reports[boot_id] = _Report(topics, now_s - self._stalls.total_s, guesses)
         if len(self._reports) > self._max_brokers:
             del self._reports[next(iter(self._reports))]
 
@@ -121,6 +125,6 @@ class CheckRoutes:
         if report is None:
             # It watches and has not reported yet; any broker can give a message up.
             return topic_id is None
-        if now_s - report.seen_at_s >= self._silence_s:
+        if now_s - self._stalls.total_s - report.seen_at_s >= self._silence_s:
             return False
         return topic_id is None or topic_id in report.topic_ids

@@ -1,10 +1,14 @@
-"""Live clients, as brokers report them (rule 25). One for all raft groups of a node."""
+"""Live clients, as brokers report them (rule 25). One for all raft groups of a node.
+
+A node that stood still heard no report meanwhile: this time is no silence of clients and brokers.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from strata_runtime.stalls import OwnStalls
 from strata_storage.leading.brokers import Brokers
 
 
@@ -15,6 +19,7 @@ class Holders:
 
     Args:
         silence_s: a client that no broker reported for this long is dead.
+        stalls: of this process.
         goodbye_s: so long after a goodbye its broker has given back what it did not deliver.
         max_brokers: brokers remembered.
         max_clients: clients remembered, of all brokers, and clients that said goodbye.
@@ -23,6 +28,7 @@ class Holders:
     def __init__(
         self,
         silence_s: float,
+        stalls: OwnStalls,
         *,
         goodbye_s: float = 1.0,
         max_brokers: int = 1_000,
@@ -34,12 +40,14 @@ class Holders:
         self._max_clients = max_clients
         # Broker boot id -> the clients it has.
         self._brokers: OrderedDict[int, set[int]] = OrderedDict()
-        # Client -> when a broker last reported it, for clients a broker took off its list too.
+        self._stalls = stalls
+        # Client -> when a broker last reported it, for clients a broker took off its list too;
+        # stalls before are subtracted.
         self._seen_at_s: OrderedDict[int, float] = OrderedDict()
         # Client -> when it said goodbye.
         self._gone: OrderedDict[int, float] = OrderedDict()
         # The brokers themselves, as far as they are connected.
-        self.brokers = Brokers()
+        self.brokers = Brokers(stalls)
 
     def __len__(self) -> int:
         return len(self._seen_at_s)
@@ -84,8 +92,9 @@ class Holders:
             self._seen_at_s.pop(client, None)
             # Its first goodbye counts; brokers repeat what was not confirmed.
             self._gone.setdefault(client, now_s)
+        seen_at_s = now_s - self._stalls.total_s
         for client in clients:
-            self._seen_at_s[client] = now_s
+            self._seen_at_s[client] = seen_at_s
             self._seen_at_s.move_to_end(client)
             self._gone.pop(client, None)
         for remembered in (self._seen_at_s, self._gone):
@@ -95,7 +104,7 @@ class Holders:
 
     def touch(self, client: int, now_s: float) -> None:
         """Take in that a client just took a lease: it lives, whatever brokers said before."""
-        self._seen_at_s[client] = now_s
+        self._seen_at_s[client] = now_s - self._stalls.total_s
         self._gone.pop(client, None)
 
     def is_nobody_there(self, broker_boot_id: int, client: int | None, now_s: float) -> bool:
@@ -122,4 +131,4 @@ class Holders:
         if not silent_too:
             return False
         seen_at_s = self._seen_at_s.get(client)
-        return seen_at_s is None or now_s - seen_at_s >= self._silence_s
+        return seen_at_s is None or now_s - self._stalls.total_s - seen_at_s >= self._silence_s
