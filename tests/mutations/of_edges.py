@@ -176,6 +176,18 @@ OF_EDGES = (
         "assert not one\\.settle\\(told_later=True\\)",
     ),
     Mutation(
+        "forget-what-a-pop-took-whose-answer-was-lost",
+        36,
+        "services/broker/strata_broker/storage_client/storage_client.py",
+        "(failure.unknown and bool(request.attempt))",
+        "(failure.unknown and request.auto_renew)",
+        (
+            "tests/unit/broker/test_failover.py::"
+            "test_a_pop_whose_answer_was_lost_is_repeated_as_such",
+        ),
+        "assert \\(first\\.repeated, again\\.repeated\\) == \\(False, True\\)",
+    ),
+    Mutation(
         "promise-to-tell-and-leave-something-behind",
         35,
         "services/storage/strata_storage/leading/pops/pop.py",

@@ -394,6 +394,18 @@ OF_STORAGE = (
         "ValueError|removed",
     ),
     Mutation(
+        "hold-a-leaders-own-stall-against-clients",
+        25,
+        "services/storage/strata_storage/leading/pops/holders.py",
+        "now_s - self._stalls.total_s - seen_at_s >= self._silence_s",
+        "now_s - seen_at_s >= self._silence_s",
+        (
+            "tests/integration/storage/test_undelivered.py::"
+            "test_a_leader_that_stood_still_lets_clients_keep_their_leases",
+        ),
+        "assert await attempts_of_the_next_pop\\(node\\) == \\[\\]",
+    ),
+    Mutation(
         "count-a-release-as-an-attempt",
         36,
         "libs/mq/strata_mq/leases/queue_leases.py",
