@@ -14,6 +14,8 @@ process has doubled, or when it grows no more (docs/adr/0063).
 
 A look in the middle of a burst finds little, and what the burst frees later does not show: the C
 library keeps it. So further looks follow, at growing distances, until they find nothing any more.
+While the last look was too expensive for another one, they trim and collect nothing: a trim runs in
+a thread.
 """
 
 from __future__ import annotations
@@ -115,7 +117,11 @@ class MemoryReturn:
         again = self._again_s is not None and now_s >= self._again_s
         if not grown:
             self._floor_bytes = min(self._floor_bytes, before)
-        if not (grown or again) or now_s < self._earliest_s:
+        if now_s < self._earliest_s:
+            if again:
+                await self._trim_alone(before)
+            return again
+        if not (grown or again):
             return False
         if self._again_s is None:
             self._base_bytes = self._floor_bytes
@@ -129,6 +135,16 @@ class MemoryReturn:
         self._floor_bytes = after
         self._plan_next(grown or before - after >= self._growth_bytes / 4)
         return True
+
+    async def _trim_alone(self, before: int) -> None:
+        """Give back what the C library keeps; the series of looks goes on afterwards."""
+        await asyncio.to_thread(self._trim)
+        after = self._resident_bytes()
+        self._returned.add(max(0, before - after))
+        self._floor_bytes = min(self._floor_bytes, after)
+        is_found = before - after >= self._growth_bytes / 4
+        self._pause_s = _FIRST_PAUSE_S if is_found else min(self._pause_s * 2, _LONGEST_PAUSE_S / 2)
+        self._again_s = self._clock.monotonic_s() + self._pause_s
 
     async def _give_back(self, is_calm: bool) -> int:
         """Collect and trim; return what is resident then."""

@@ -197,3 +197,21 @@ async def test_a_leader_that_stood_still_lets_clients_keep_their_leases(tmp_path
             await expire(node, 1.0)
             node.app.node.brokers.stalls.turn()
         assert await attempts_of_the_next_pop(node) == [2]
+
+
+async def test_a_new_leader_that_stood_still_waits_for_the_brokers_reports(tmp_path: Path) -> None:
+    """It knows no client yet: the time in which nobody could report does not count."""
+    async with node_under_test(tmp_path) as node:
+        await node.append([b"a"])
+        await node.pop(auto_renew=True, holder=CLIENT, broker_boot_id=77)
+    async with node_under_test(tmp_path) as node:
+        node.app.node.brokers.stalls._time_s = node.clock.monotonic_s
+        node.app.node.brokers.stalls.turn()
+        await expire(node)
+        await expire(node, 60.0)
+        assert await attempts_of_the_next_pop(node) == []
+        await report(node, live=[CLIENT])
+        for _ in range(20):
+            node.app.node.brokers.stalls.turn()
+            await expire(node, 1.0)
+        assert await attempts_of_the_next_pop(node) == [2]

@@ -216,3 +216,32 @@ async def test_what_was_alive_in_a_walk_is_walked_again_when_nothing_grows() -> 
     assert process.resident_bytes == 105 * MIB
     assert collector.generations.count(2) == 2
     await memory.stop(0)
+
+
+async def test_what_a_burst_frees_after_an_expensive_look_goes_back_without_another_one() -> None:
+    """The look stops the loop and is not repeated for long; a trim runs beside it."""
+    process, clock = Process(), ManualClock()
+    collector = Collector(process, clock)
+    collector.takes_s = {1: 0.5, 2: 1.0}
+    memory = memory_of(process, collector, clock)
+    await memory.start()
+    process.resident_bytes += 300 * MIB
+    assert await memory.check()
+    assert collector.generations == [1, 2]
+    process.trimmed_bytes = 290 * MIB
+    clock.advance(1.0)
+    assert not await memory.check()
+    clock.advance(1.0)
+    assert await memory.check()
+    assert process.resident_bytes == 110 * MIB
+    assert collector.generations == [1, 2]
+    # The series goes on until a look may be repeated, which is the last one.
+    for _ in range(300):
+        clock.advance(1.0)
+        await memory.check()
+    assert collector.generations[2:]
+    trims = process.trims
+    clock.advance(1_000.0)
+    assert not await memory.check()
+    assert process.trims == trims < 20
+    await memory.stop(0)

@@ -73,6 +73,7 @@ class GroupLeader:
         self._clock = clock
         self._options = options
         self._since_s = clock.monotonic_s()
+        self._stalled_before_s: float | None = None  # not asked yet
         self.proposer = Proposer(replica, clock, machine.state.group_time_ms)
         self.waiters = Waiters(
             options.max_waiters, options.max_waiter_bytes, GroupInterests(machine.raft_group)
@@ -218,7 +219,11 @@ class GroupLeader:
             Refused: not now; it is tried again.
         """
         now_s, now_ms = self._clock.monotonic_s(), self.proposer.now_ms()
-        settled = now_s - self._since_s >= self._options.holder_grace_s
+        if self._stalled_before_s is None:
+            self._stalled_before_s = holders.stalled_s
+        # Brokers cannot report to a node that stands still: it waits for so much longer.
+        stalled_s = holders.stalled_s - self._stalled_before_s
+        settled = now_s - self._since_s - stalled_s >= self._options.holder_grace_s
         lost = self.sets.lost_brokers
         lost.clear()
         for broker in holders.brokers.lost(now_s):

@@ -49,6 +49,11 @@ class Holders:
         # The brokers themselves, as far as they are connected.
         self.brokers = Brokers(stalls)
 
+    @property
+    def stalled_s(self) -> float:
+        """Return the length of all stalls of this node, in seconds."""
+        return self._stalls.total_s
+
     def __len__(self) -> int:
         return len(self._seen_at_s)
 
