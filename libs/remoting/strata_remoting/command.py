@@ -131,5 +131,14 @@ class RemotingCommand:
             raise RemotingError(f"the field {name} has more than 64 bits: {text[:40]}")
         return value
 
+    def truth(self, name: str, *, default: bool) -> bool:
+        """Return a field as true or false.
+
+        Java writes `true` and `false`, the client in C++ `1` and `0`; anything else is false.
+        """
+        text = self.fields.get(name)
+        return default if text is None else text.lower() in _TRUE
+
 
 _MOST_DIGITS = 19
+_TRUE = ("true", "1")

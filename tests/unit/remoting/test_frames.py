@@ -176,3 +176,14 @@ def test_numbers_at_their_ends_are_read() -> None:
     with pytest.raises(RemotingError, match="the field n is missing"):
         RemotingCommand(10).number("n")
     assert RemotingCommand(10).number("n", 5) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("true", True), ("TRUE", True), ("1", True), ("false", False), ("0", False), ("", False)],
+)
+def test_java_and_cpp_write_booleans_in_their_own_ways(text: str, value: bool) -> None:
+    """The client in C++ marks a batch with `1`: its messages were stored as one."""
+    command = RemotingCommand(code=10, fields={"batch": text})
+    assert command.truth("batch", default=not value) is value
+    assert command.truth("absent", default=True)

@@ -66,7 +66,7 @@ class RemotingOffsets:
                 raise
         else:
             return succeeded(request, offset=found.offset)
-        if request.text("setZeroIfNotFound", "true") != "false":
+        if request.truth("setZeroIfNotFound", default=True):
             first = await self._offset(exchange, definition_pb2.BEGINNING)
             if first == 0:
                 return succeeded(request, offset=0)

@@ -111,7 +111,7 @@ class RemotingPops:
         exchange.require_group(group, Action.SUB)
         exchange.require_topic(name, Action.SUB)
         topic = known_topic(self._view, name)
-        self._check_order(group, is_ordered=request.text("order", "false").lower() == "true")
+        self._check_order(group, is_ordered=request.truth("order", default=False))
         queue_id = request.number("queueId")
         queue = ANY_QUEUE if queue_id < 0 else queue_number(self._view, topic, queue_id)
         invisible_ms = max(1, min(request.number("invisibleTime"), _MOST_MS))

@@ -77,5 +77,5 @@ def send_header(request: RemotingCommand) -> SendHeader:
         request.number(name("reconsumeTimes"), 0),
         request.number(most) if most in request.fields else None,
         request.code == RequestCode.SEND_BATCH_MESSAGE
-        or request.text(name("batch"), "false") == "true",
+        or request.truth(name("batch"), default=False),
     )

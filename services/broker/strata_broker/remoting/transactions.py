@@ -59,7 +59,7 @@ class RemotingTransactions:
         topic = self._view.topic_by_id(handle.topic_id)
         if topic is None:
             raise invalid_transaction_id("its topic is gone")
-        is_check = request.text("fromTransactionCheck", "false") == "true"
+        is_check = request.truth("fromTransactionCheck", default=False)
         source = definition_pb2.SOURCE_SERVER_CHECK if is_check else definition_pb2.SOURCE_CLIENT
         end = service_pb2.EndTransactionRequest(
             topic=definition_pb2.Resource(resource_namespace=topic.namespace, name=topic.name),

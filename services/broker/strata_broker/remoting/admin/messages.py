@@ -236,9 +236,7 @@ class AdminMessages:
 
 
 def _is_by_id(request: RemotingCommand) -> bool:
-    return (
-        request.text("_UNIQUE_KEY_QUERY", "false") == "true" or request.text("indexType", "") == "U"
-    )
+    return request.truth("_UNIQUE_KEY_QUERY", default=False) or request.text("indexType", "") == "U"
 
 
 def _place_in(message_id: str) -> OffsetPlace | None:

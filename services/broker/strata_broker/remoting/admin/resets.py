@@ -67,7 +67,7 @@ class AdminResets:
         if queue_id >= 0:
             target.queues.append(queue_number(self._places.view, topic, queue_id))
         offset, time_ms = request.number("offset", _NO_OFFSET), request.number("timestamp", 0)
-        is_forced = request.text("isForce", "true") != "false"
+        is_forced = request.truth("isForce", default=True)
         if offset != _NO_OFFSET and queue_id >= 0:
             target.offset, is_forced = max(offset, 0), True
         elif time_ms == _LATEST_MS:

@@ -138,7 +138,7 @@ class AdminRunningInfo:
         )
 
     async def _stacks(self, exchange: Exchange, group: str, client_id: str) -> str | None:
-        if exchange.request.text("jstackEnable", "false") != "true":
+        if not exchange.request.truth("jstackEnable", default=False):
             return None
         try:
             answer = await self._face.call_rocketmq(
