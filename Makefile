@@ -41,7 +41,7 @@ NPM := $(shell command -v npm)
 EDGE_STAMP := $(VENV)/.edge-$(shell cat requirements-edge.lock libs/edge/native/crates.lock libs/edge/native/*.toml $(sort $(shell find libs/edge/native/src -name "*.rs")) | cksum | cut -d' ' -f1)
 
 .PHONY: help setup setup-dev edge edge-test run quick unit test test-full test-grpcio coverage e2e sim mutations soak soak-sim chaos abuse bench check fix proto proto-check \
-	kv-client lock docs site dashboards kubernetes-parts test-kubernetes life-kubernetes console-build console-check console-test compat compat-python compat-node compat-java compat-go compat-remoting compat-cpp compat-mqadmin compat-rocketmq tier-parts \
+	kv-client lock docs site dashboards kubernetes-parts test-kubernetes life-kubernetes console-build console-check console-test compat compat-python compat-node compat-java compat-go compat-remoting compat-cpp compat-goremoting compat-mqadmin compat-rocketmq tier-parts \
 	tier-s3 tier-hdfs tier-gcs prometheus raftos porcupine bench-load bench-peers setup-spark images sbom test-compose dist clean
 
 help: ## list the targets
@@ -209,7 +209,7 @@ lock: setup-dev ## pin requirements*.in into host-free lock files
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate requirements-docs.in -o requirements-docs.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate requirements-browser.in -o requirements-browser.lock
 
-compat: compat-python compat-node compat-java compat-go compat-remoting compat-cpp compat-mqadmin compat-rocketmq ## install all official clients for tests/compat
+compat: compat-python compat-node compat-java compat-go compat-remoting compat-cpp compat-goremoting compat-mqadmin compat-rocketmq ## install all official clients for tests/compat
 
 compat-python: setup-dev ## install the official Python client, in its own environment
 	@tests/compat/install/python.sh
@@ -225,6 +225,9 @@ compat-remoting: ## install the official remoting client of Java in three versio
 
 compat-cpp: ## install the client in C++ of the remoting protocol, with its Python face
 	@tests/compat/install/cpp.sh
+
+compat-goremoting: ## install the Go client of the remoting protocol (needs Go 1.24 or newer)
+	@tests/compat/install/goremoting.sh
 
 compat-mqadmin: ## install mqadmin, RocketMQ's command for operators (needs JDK 17 and Maven)
 	@tests/compat/install/mqadmin.sh

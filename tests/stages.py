@@ -131,7 +131,7 @@ PARTS = (
     Part("tests/compat/test_mqadmin_recorded.py", FULL, 76),
     Part("tests/compat/test_remoting.py", FULL, 296),
     Part("tests/compat/test_remoting_access.py", FULL, 91),
-    Part("tests/compat/test_remoting_cpp.py", FULL, 28),
+    Part("tests/compat/test_remoting_others.py", FULL, 80),
     Part("tests/compat/test_remoting_kills.py", FULL, 112),
     Part("tests/compat/test_remoting_pops.py", FULL, 161),
     Part("tests/compat/test_tier.py", FULL, 206),

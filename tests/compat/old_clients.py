@@ -1,4 +1,4 @@
-"""The client in C++ of the remoting protocol as a process, through its Python face."""
+"""The clients of the remoting protocol in C++ and Go as processes."""
 
 import base64
 import json
@@ -11,31 +11,31 @@ from typing import Any, Self
 from tests.compat.drivers import BUILD, ClientError
 from tests.parts.required import absent
 
-PROGRAM = Path(__file__).parent / "clients" / "cpp" / "driver.py"
+CLIENTS = ("cpp", "goremoting")
+_CPP = Path(__file__).parent / "clients" / "cpp" / "driver.py"
 
 
-class CppDriver:
-    """One process; a context manager that ends it.
+class OldClient:
+    """The process of one client; a context manager that ends it.
 
     Args:
+        language: of CLIENTS; `cpp` is used through its Python face.
         nameserver: HOST:PORT.
         keys: access key and secret key that sign all requests; None: empty ones do.
     """
 
-    def __init__(self, nameserver: str, keys: tuple[str, str] | None = None) -> None:
-        folder = BUILD / "cpp"
+    def __init__(self, language: str, nameserver: str, keys: tuple[str, str] | None = None) -> None:
+        folder = BUILD / language
         if not (folder / ".installed").exists():
-            absent("the client in C++ is missing: make compat-cpp")
-        home = BUILD / "home" / "cpp"
+            absent(f"the remoting client {language} is missing: make compat-{language}")
+        home = BUILD / "home" / language
         home.mkdir(parents=True, exist_ok=True)
         signer = dict(zip(("access_key", "secret_key"), keys, strict=True)) if keys else {}
+        program = [folder / "venv/bin/python", _CPP] if language == "cpp" else [folder / "driver"]
+        options = json.dumps({"nameserver": nameserver, **signer})
         with (home / "driver.log").open("a") as log:
             self._process = subprocess.Popen(
-                [
-                    folder / "venv/bin/python",
-                    PROGRAM,
-                    json.dumps({"nameserver": nameserver} | signer),
-                ],
+                [*program, options],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -43,6 +43,7 @@ class CppDriver:
                 encoding="utf-8",
                 env={**os.environ, "HOME": str(home)},
             )
+        self.language = language
         self._number = 0
 
     def call(self, op: str, name: str, **fields: Any) -> Any:
@@ -71,6 +72,21 @@ class CppDriver:
         """Send one message, or a batch (`how`), and return the client's result."""
         texts = [base64.b64encode(body).decode() for body in bodies]
         sent: dict[str, Any] = self.call("send", name, topic=topic, bodies=texts, **fields)
+        return sent
+
+    def transactions(self, name: str, check: str = "") -> None:
+        """Start a producer of transactions (Go).
+
+        Args:
+            name: of the producer.
+            check: how it answers a check, `commit` or `rollback`; "": it commits at once.
+        """
+        self.call("transactions", name, group=f"{name}-producers", check=check)
+
+    def send_half(self, name: str, topic: str, body: bytes) -> dict[str, Any]:
+        """Send a message of a transaction (Go)."""
+        text = base64.b64encode(body).decode()
+        sent: dict[str, Any] = self.call("send_half", name, topic=topic, bodies=[text])
         return sent
 
     def push(

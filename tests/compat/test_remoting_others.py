@@ -1,4 +1,4 @@
-"""The client in C++ of the remoting protocol, unchanged: what its Python face offers."""
+"""The clients of the remoting protocol in C++ (through its Python face) and Go, unchanged."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from tests.compat.collect import take
 from tests.compat.conftest import require
-from tests.compat.cpp_driver import CppDriver
 from tests.compat.drivers import ClientError, Driver, Options
+from tests.compat.old_clients import CLIENTS, OldClient
 from tests.compat.remoting_node import OldNode
 from tests.e2e.standalone import HOST, Standalone
 from tests.parts.ports import free_port
@@ -29,14 +29,14 @@ def old_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OldNode]:
     node.close()
 
 
-@pytest.fixture(scope="module")
-def client(old_node: OldNode) -> Iterator[CppDriver]:
-    """The client."""
-    with CppDriver(old_node.nameserver) as driver:
+@pytest.fixture(scope="module", params=CLIENTS)
+def client(request: pytest.FixtureRequest, old_node: OldNode) -> Iterator[OldClient]:
+    """Each of the clients."""
+    with OldClient(request.param, old_node.nameserver) as driver:
         yield driver
 
 
-def test_all_ways_to_send(old_node: OldNode, client: CppDriver, name: str) -> None:
+def test_all_ways_to_send(old_node: OldNode, client: OldClient, name: str) -> None:
     """Each message is there once, those of a batch one by one, for all kinds of consumers."""
     topic = old_node.create_topic(name, "--queues", "4")
     client.producer(name)
@@ -64,7 +64,7 @@ def test_all_ways_to_send(old_node: OldNode, client: CppDriver, name: str) -> No
         assert (same.tag, list(same.keys), same.properties["color"]) == ("a", ["k1", "k2"], "red")
 
 
-def test_failed_messages_come_again(old_node: OldNode, client: CppDriver, name: str) -> None:
+def test_failed_messages_come_again(old_node: OldNode, client: OldClient, name: str) -> None:
     """A listener that raises gets the message again, with its count; tags are filtered."""
     topic = old_node.create_topic(name, "--queues", "2")
     client.producer(name)
@@ -76,26 +76,25 @@ def test_failed_messages_come_again(old_node: OldNode, client: CppDriver, name: 
     assert times == [(b"a", 0), (b"a", 1), (b"b", 0), (b"b", 1)]
 
 
-def test_order_and_delay(old_node: OldNode, client: CppDriver, name: str) -> None:
+def test_order_and_delay(old_node: OldNode, client: OldClient, name: str) -> None:
     """Messages for one queue come in order to an orderly listener, a delayed one after a second."""
     ordered = old_node.create_topic(f"{name}-ordered", "--type", "FIFO", "--queues", "4")
     delayed = old_node.create_topic(f"{name}-delayed", "--type", "DELAY", "--queues", "1")
     client.producer(name)
     bodies = [b"%d" % number for number in range(20)]
-    queues = set()
     client.push(f"{name}-o", f"{name}-og", ordered, orderly=True)
     for body in bodies:
         client.send(name, ordered, body, how="orderly", argument=6)
     got = client.delivered(f"{name}-o", 20, 90)
     queues = {each["queue"] for each in got}
     assert [each["body"] for each in got] == bodies
-    assert queues == {2}
+    assert len(queues) == 1
     client.push(f"{name}-d", f"{name}-dg", delayed)
     client.send(name, delayed, b"later", delay_level=1)
     assert [each["body"] for each in client.delivered(f"{name}-d", 1)] == [b"later"]
 
 
-def test_broadcast_and_shared(old_node: OldNode, client: CppDriver, name: str) -> None:
+def test_broadcast_and_shared(old_node: OldNode, client: OldClient, name: str) -> None:
     """Each member of a broadcast group gets all, members of another group share them."""
     topic = old_node.create_topic(name, "--queues", "4")
     client.producer(name)
@@ -117,7 +116,20 @@ def test_broadcast_and_shared(old_node: OldNode, client: CppDriver, name: str) -
     assert set(shared) == set(bodies)
 
 
-def test_keys_decide(tmp_path: Path, name: str) -> None:
+def test_transactions(old_node: OldNode, name: str) -> None:
+    """A half is there once its producer commits it, at once or when it is asked."""
+    topic = old_node.create_topic(name, "--type", "TRANSACTION", "--queues", "1")
+    with OldClient("goremoting", old_node.nameserver) as client:
+        for check in ("", "commit", "rollback"):
+            client.transactions(f"{name}-{check}", check)
+            client.send_half(f"{name}-{check}", topic, check.encode() or b"at once")
+        client.push(f"{name}-c", f"{name}-g", topic)
+        got = client.delivered(f"{name}-c", 2, 90)
+        assert {each["body"] for each in got} == {b"at once", b"commit"}
+
+
+@pytest.mark.parametrize("language", CLIENTS)
+def test_keys_decide(tmp_path: Path, language: str, name: str) -> None:
     """Requests signed with right keys pass, with wrong ones and empty ones they do not."""
     nameserver = f"{HOST}:{free_port()}"
     port = nameserver.rpartition(":")[2]
@@ -137,13 +149,13 @@ def test_keys_decide(tmp_path: Path, name: str) -> None:
                 *("--actions", actions, "--decision", "allow"),
             )
         topic = node.create_topic(f"shop-{name}", "--queues", "1")
-        with CppDriver(nameserver, (USER, secret_key)) as driver:
+        with OldClient(language, nameserver, (USER, secret_key)) as driver:
             driver.producer(name)
             driver.send(name, topic, b"mine")
             driver.push(f"{name}-c", f"shop-{name}", topic)
             assert [each["body"] for each in driver.delivered(f"{name}-c", 1)] == [b"mine"]
         for keys in ((USER, f"not-{secret_key}"), None):
-            with CppDriver(nameserver, keys) as driver, pytest.raises(ClientError):
+            with OldClient(language, nameserver, keys) as driver, pytest.raises(ClientError):
                 driver.producer(name)
                 driver.send(name, topic, b"foreign")
         assert len(node.strata("message", "query", topic)["messages"]) == 1
