@@ -11,7 +11,6 @@ from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 
 from strata_runtime.errors import one_line
-from strata_runtime.logs import get_logger
 
 Step = Callable[[], Awaitable[object]]
 
@@ -20,12 +19,13 @@ async def close_all(owner: str, *steps: Step) -> None:
     """Take every step, in order; a step that fails and a cancellation hold none back.
 
     Args:
-        owner: whose parts they are; in logs.
+        owner: whose parts they are.
         steps: each closes one part.
 
     Raises:
         CancelledError: the caller was cancelled; all steps were taken.
-        BaseException: what the first step that failed raised; all steps were taken.
+        BaseException: what the first step that failed raised; all steps were taken, and the
+            other failures are its notes.
     """
     failures: list[BaseException] = []
     for step in steps:
@@ -37,8 +37,7 @@ async def close_all(owner: str, *steps: Step) -> None:
         return
     cancelled = [each for each in failures if isinstance(each, CancelledError)]
     raised = (cancelled or failures)[0]
-    log = get_logger("closing")
     for failure in failures:
         if failure is not raised:
-            log.error("a part did not close", owner=owner, error=one_line(failure))
+            raised.add_note(f"another part of {owner} did not close: {one_line(failure)}")
     raise raised
