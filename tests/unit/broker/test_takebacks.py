@@ -148,6 +148,38 @@ async def test_leases_that_a_repeat_of_the_attempt_got_stay() -> None:
     takebacks.take_back(given)
 
 
+class SilentStorage:
+    """It answers no pop, and notes them."""
+
+    def __init__(self) -> None:
+        self.pops: list[storage_pb2.PopRequest] = []
+
+    async def pop(
+        self, request: storage_pb2.PopRequest, *_: object, **__: object
+    ) -> storage_pb2.PopResponse:
+        self.pops.append(request)
+        return await asyncio.Future[storage_pb2.PopResponse]()
+
+
+async def test_take_backs_of_one_turn_keep_to_their_limit() -> None:
+    """All receives of a lost leader end together: no more of them ask than the limit says."""
+    storage, tasks = SilentStorage(), RequestTasks("test")
+    takebacks = Takebacks(
+        Releases(),  # type: ignore[arg-type]
+        storage,  # type: ignore[arg-type]
+        1.0,
+        config=ReceiveSection(max_unseen_take_backs=3),
+        clock=SystemClock(),
+        requests=tasks,
+        metrics=Metrics.disabled(),
+    )
+    for number in range(1, 10):
+        takebacks.take_back_unseen(storage_pb2.PopRequest(attempt=number))
+    await until(lambda: storage.pops)
+    assert [request.attempt for request in storage.pops] == [1, 2, 3]
+    await tasks.stop()
+
+
 @pytest.mark.parametrize(
     "config",
     [broker_config(receive={"max_parked_per_client": 3, "surplus_pause_ms": 50})],

@@ -111,18 +111,24 @@ class Takebacks:
         again.wait_ms = again.number = again.tell_stream = 0
         again.max_messages = 1  # of an older storage node, which takes something new
         again.repeated = again.places_only = again.taken_only = True
-        self._spawn("release unseen", self._release_unseen(again, receive))
+        # Counted here: many may begin in one turn of the event loop.
+        self._unseen += 1
+        if not self._spawn("release unseen", self._release_unseen(again, receive)):
+            self._unseen -= 1
 
     def _is_latest(self, consumer_group_id: int, attempt: int, receive: int) -> bool:
         """Whether no later receive asked for the attempt of an ordered group."""
         return not receive or self._latest.get((consumer_group_id, attempt), receive) == receive
 
-    def _spawn(self, name: str, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, name: str, work: Coroutine[None, None, None]) -> bool:
+        """Begin a release; return whether it has begun."""
         try:
             self._requests.spawn(name, work)
         except RuntimeError:
             # The broker stops, or has too much to do: leases end by time or with their holder.
             self._unreleased.add()
+            return False
+        return True
 
     async def _release(self, given: Given) -> None:
         try:
@@ -132,7 +138,6 @@ class Takebacks:
             self._log.info("leases not released", raft_group=given.raft_group, reason=refused.text)
 
     async def _release_unseen(self, request: storage_pb2.PopRequest, receive: int) -> None:
-        self._unseen += 1
         try:
             found = await self._ask_again(request)
         except RequestError as refused:
