@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from strata_runtime.errors import one_line
 
-Step = Callable[[], Awaitable[object]]
+Step = Callable[[], Awaitable[object] | None]
 
 
 async def close_all(owner: str, *steps: Step) -> None:
@@ -20,7 +20,7 @@ async def close_all(owner: str, *steps: Step) -> None:
 
     Args:
         owner: whose parts they are.
-        steps: each closes one part.
+        steps: each closes one part, at once or when its result is awaited.
 
     Raises:
         CancelledError: the caller was cancelled; all steps were taken.
@@ -30,7 +30,9 @@ async def close_all(owner: str, *steps: Step) -> None:
     failures: list[BaseException] = []
     for step in steps:
         try:
-            await step()
+            closing = step()
+            if closing is not None:
+                await closing
         except BaseException as error:  # noqa: BLE001 - raised after the last step
             failures.append(error)
     if not failures:

@@ -12,8 +12,8 @@ GC_THRESHOLDS = (50_000, 20, 1_000)
 def collect_seldom() -> None:
     """Set the thresholds; at the beginning of a process.
 
-    Modules that are loaded make many objects and no garbage: with CPython's own thresholds walks
-    over them were 17 % of the processor time of a server's imports.
+    Modules that are loaded make many objects and no garbage: the imports of a standalone node take
+    0.77 s of processor time with these thresholds, 0.87 s with CPython's own.
     """
     gc.set_threshold(*GC_THRESHOLDS)
 

@@ -12,6 +12,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -87,10 +88,9 @@ class Lifecycle:
                 await service.start()
                 started.append(service)
         except BaseException:
-            try:
+            # A stop that fails is in the log; why the start failed is the reason.
+            with suppress(Exception):
                 await self._stop_all(started)
-            except Exception as failure:  # noqa: BLE001 - why it did not start is the reason
-                self._log.error("a service did not stop", error=one_line(failure))
             raise
 
     async def run(self, *, handle_signals: bool = True) -> None:
@@ -108,7 +108,7 @@ class Lifecycle:
             try:
                 await self.stop()
             except FatalError:
-                # Logged by then; why it stopped says more than what became of the stop.
+                # It is in the log; why it stopped says more than what became of the stop.
                 if self._failure is None:
                     raise
         if self._failure is not None:
@@ -124,7 +124,6 @@ class Lifecycle:
         try:
             await self._stop_all(self._services)
         except Exception as failure:
-            self._log.error("a service did not stop", error=one_line(failure), exc_info=failure)
             raise FatalError(f"a service did not stop: {one_line(failure)}") from failure
 
     async def _stop_all(self, services: Sequence[Service]) -> None:
@@ -139,6 +138,14 @@ class Lifecycle:
                     await service.stop(left_s)
             except TimeoutError:
                 self._log.warning("service did not stop in time", service=service.name)
+            except Exception as failure:
+                self._log.error(
+                    "service did not stop",
+                    service=service.name,
+                    error=one_line(failure),
+                    exc_info=failure,
+                )
+                raise
 
         await close_all("services", *(partial(stopped, each) for each in reversed(services)))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from strata_metadata.cache import MetadataCache
 from strata_seglog.errors import LogFailed
 from strata_seglog.log import CommitLog
 from strata_state.metadata_rocksdb import RocksDbMetadataStore
@@ -59,8 +60,9 @@ def fail_once(patch: pytest.MonkeyPatch, owner: type, name: str, failure: Except
         (RocksDbMetadataStore, "close", OSError("No space left on device")),
         (CommitLog, "close", LogFailed("the last sync failed")),
         (StorageNode, "close", RuntimeError("a mistake in the code")),
+        (MetadataCache, "close", RuntimeError("a mistake in the code")),
     ],
-    ids=["flush", "rows", "metadata", "log", "node"],
+    ids=["flush", "rows", "metadata", "log", "node", "cache"],
 )
 async def test_a_stop_that_fails_leaves_the_folder_free(
     cluster: ClusterUnderTest,

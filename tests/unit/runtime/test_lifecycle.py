@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from strata_runtime.errors import FatalError, StrataError, one_line
 from strata_runtime.lifecycle import Lifecycle
@@ -159,12 +160,16 @@ class Stuck(Part):
 
 
 async def test_a_service_that_fails_to_stop_leaves_none_running() -> None:
-    """Those before it are stopped as well; the reason is told."""
+    """Those before it are stopped as well; the reason is told, and in the log whose it is."""
     journal: list[str] = []
-    lifecycle = Lifecycle([Part("lock", journal), Stuck("rows", journal), Part("port", journal)])
-    lifecycle.request_stop()
-    with pytest.raises(FatalError, match="a service did not stop: OSError: no space left"):
-        await lifecycle.run(handle_signals=False)
+    with capture_logs() as logged:
+        lifecycle = Lifecycle(
+            [Part("lock", journal), Stuck("rows", journal), Part("port", journal)]
+        )
+        lifecycle.request_stop()
+        with pytest.raises(FatalError, match="a service did not stop: OSError: no space left"):
+            await lifecycle.run(handle_signals=False)
+    assert [line["service"] for line in logged] == ["rows"]
     assert journal == ["+lock", "+rows", "+port", "-port", "-rows", "-lock"]
 
 

@@ -228,10 +228,10 @@ class NameserverApp:
         running, self._running = self._running, None
         if running is None:
             return
-        running.hub.close()
         raft, quorum, writer = running.raft, running.quorum, running.writer
         await close_all(
             "nameserver",
+            running.hub.close,
             lambda: self._server.stop(grace_s),
             running.tasks.stop,
             *(() if raft is None else (raft.stop,)),

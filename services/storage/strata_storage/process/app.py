@@ -189,10 +189,6 @@ class _Threads:
             each.close()
 
 
-async def _closed(close: Callable[[], None]) -> None:
-    close()
-
-
 @dataclass(slots=True)
 class _Running:
     """The parts that exist between start and stop."""
@@ -352,7 +348,7 @@ class StorageApp:
             running.tasks.stop,
             self._peers.peering.stop,
             running.raft.stop,
-            lambda: _closed(node.close),
+            node.close,
             *(() if tier is None else (tier.close,)),
             # The log first: no flushed row may be ahead of it.
             lambda: threads.writer(running.log.close),

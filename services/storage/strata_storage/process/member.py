@@ -273,16 +273,12 @@ class StorageMember:
                 list(running.app.node.replicas().values()),
                 min(self._options.hand_over_ms / 1_000, grace_s),
             ),
-            lambda: self._stopped(running, grace_s),
+            running.cache.close,
+            lambda: running.app.stop(grace_s),
             running.client.close,
             running.channels.close,
             lambda: asyncio.to_thread(running.store.close),
         )
-
-    @staticmethod
-    async def _stopped(running: _Running, grace_s: float) -> None:
-        running.cache.close()
-        await running.app.stop(grace_s)
 
     def _open_metadata(self) -> MetadataStore:
         return self._metadata_store or RocksDbMetadataStore(self._folder / "metadata")
