@@ -375,6 +375,17 @@ class LiteConsumer(PushConsumer):
         return list(self._driver.call("lite_topics", name=self._name)["lite_topics"])
 
 
+def end_by_input(process: "subprocess.Popen[str]") -> None:
+    """End a driver by the end of its input; one that goes on is killed."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def installed(language: str) -> bool:
     """Whether `make compat-<language>` has run."""
     return (BUILD / language / ".installed").exists()

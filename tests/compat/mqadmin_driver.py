@@ -6,7 +6,7 @@ import subprocess
 import threading
 from typing import Self
 
-from tests.compat.drivers import BUILD
+from tests.compat.drivers import BUILD, end_by_input
 from tests.parts.required import absent
 
 TIMEOUT_S = 90.0
@@ -63,14 +63,8 @@ class MqAdmin:
 
     def close(self) -> None:
         """End the process."""
-        assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end_by_input(self._process)
         self._process.stdout.close()
 
     def __enter__(self) -> Self:

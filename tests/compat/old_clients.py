@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from tests.compat.drivers import BUILD, ClientError
+from tests.compat.drivers import BUILD, ClientError, end_by_input
 from tests.parts.required import absent
 
 CLIENTS = ("cpp", "goremoting")
@@ -130,14 +130,8 @@ class OldClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end_by_input(self._process)
         self._process.stdout.close()
 
 

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Self
 
-from tests.compat.drivers import BUILD, ClientError
+from tests.compat.drivers import BUILD, ClientError, end_by_input
 from tests.parts.required import absent
 
 VERSIONS = ("4.9.8", "5.1.4", "5.5.0")
@@ -191,13 +191,7 @@ class RemotingDriver:
 
     def close(self) -> None:
         """End the process."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end_by_input(self._process)
         self._reader.join()
         self._positions.cleanup()
 
