@@ -29,6 +29,7 @@ import org.apache.rocketmq.remoting.RPCHook;
 /** Carries commands out with clients, each under a name. */
 final class RemotingOperations {
   private static final long TIMEOUT_MS = 10_000;
+  private static final long SHUTDOWN_MS = 3_000;
 
   private final String nameserver;
   private final RPCHook hook;
@@ -199,6 +200,8 @@ final class RemotingOperations {
     consumer.setPollNameServerInterval(routeMs);
     consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(text(command, "where")));
     consumer.setMaxReconsumeTimes(command.get("max_times").getAsInt());
+    // Else a consumer that is closed stores no position for what its listener is about to answer.
+    consumer.setAwaitTerminationMillisWhenShutdown(SHUTDOWN_MS);
     if (text(command, "model").equals("broadcast")) {
       // The package of this enumeration is not the same in all versions.
       setBroadcasting(consumer);
