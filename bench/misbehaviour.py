@@ -159,6 +159,46 @@ async def receives(port: int) -> None:
     await for_ever(2_000, one)
 
 
+async def small_sends(port: int) -> None:
+    """Two thousand sends of one small message at once, each by the same client."""
+    stub = stub_to(port)
+
+    async def one(_: int) -> None:
+        request = service.SendMessageRequest()
+        message = add_message(request, f"01{os.urandom(16).hex().upper()}", FULL_TOPIC)
+        message.body = bytes(100)
+        await stub.SendMessage(request, metadata=who("many@1@1"), timeout=30)
+
+    await for_ever(2_000, one)
+
+
+async def large_receives(port: int) -> None:
+    """Fifty receives at once of 32 messages each, read and not acknowledged, by many groups."""
+    stub = stub_to(port)
+    queue = await queue_of(port, FULL_TOPIC)
+
+    async def one(number: int) -> None:
+        request = receive_request(f"large-{number}-{os.urandom(4).hex()}", FULL_TOPIC, poll_s=5)
+        request.message_queue.CopyFrom(queue)
+        request.batch_size = 32
+        async for _ in stub.ReceiveMessage(request, metadata=who("reader@1@1"), timeout=30):
+            pass
+
+    await for_ever(50, one)
+
+
+async def routes(port: int) -> None:
+    """Five hundred queries of routes at once."""
+    stub = stub_to(port)
+    request = service.QueryRouteRequest()
+    request.topic.name = TOPIC
+
+    async def one(_: int) -> None:
+        await stub.QueryRoute(request, metadata=who("routes@1@1"), timeout=30)
+
+    await for_ever(500, one)
+
+
 async def large_sends(port: int) -> None:
     """Eight sends of 3 MiB at once."""
     stub = stub_to(port)
@@ -272,7 +312,10 @@ async def resets(port: int) -> None:
 
 CASES: dict[str, Callable[[int], Coroutine[Any, Any, None]]] = {
     "receives": receives,
+    "small_sends": small_sends,
     "large_sends": large_sends,
+    "large_receives": large_receives,
+    "routes": routes,
     "telemetry": telemetry,
     "forged_acks": forged_acks,
     "filters": filters,

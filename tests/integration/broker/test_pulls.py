@@ -11,7 +11,10 @@ import pytest
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.admin.v1 import admin_pb2
+from strata.storage.v1.storage_pb2 import FetchRequest, FetchResponse
 from strata_broker.base.config import BrokerConfig
+from strata_broker.receives.pulls import Puller
+from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.slots import fifo_queue
 from strata_storage.reads.reader import Location, MessageReader
 from strata_testing import until
@@ -27,7 +30,10 @@ from tests.integration.broker.cluster_brokers import (
 )
 from tests.integration.storage.storage_cluster import ClusterUnderTest
 
-CONFIG = BrokerConfig.model_validate({"receive": {"min_polling_ms": 0}})
+CONFIG = BrokerConfig.model_validate(
+    # A pull keeps its turn, however slow the machine is.
+    {"receive": {"min_polling_ms": 0}, "pull": {"turn_ms": 60_000}}
+)
 GROUP = "g"
 SOURCE, DESTINATION = 1, 2
 # Messages of this message group go to queue 0 of a topic of 4.
@@ -129,6 +135,47 @@ async def test_a_pull_waits_for_a_message_sent_through_another_broker(
         await send_to_queue_0(brokers[1], range(1, 2))
         pulled = await waiting
     assert (numbers_of(pulled), pulled.next_offset) == ([1], 1)
+
+
+async def test_few_pulls_are_read_at_once_and_those_that_wait_are_not_among_them(
+    brokers: Sequence[ClusterBroker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty wait at the end of a queue; of twenty that find messages two are read at a time."""
+    await send_to_queue_0(brokers[0], range(1, 6))
+    reading, most_at_once = 0, 0
+    read = Puller._read
+
+    async def counted(puller: Puller, request: FetchRequest, *others: Any) -> FetchResponse:
+        nonlocal reading, most_at_once
+        if request.wait_ms:
+            return await read(puller, request, *others)
+        reading += 1
+        most_at_once = max(most_at_once, reading)
+        try:
+            return await read(puller, request, *others)
+        finally:
+            reading -= 1
+
+    monkeypatch.setattr(Puller, "_read", counted)
+    # It is told so by a report that may come later than this test begins.
+    monkeypatch.setattr(StorageClient, "has_leader", lambda client, raft_group: True)
+    queue, broker = queue_of("fifo", 0), brokers[0]
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        waiting = [
+            tasks.create_task(pull(broker, queue, 5, wait_s=20, client_id=f"waits-{number}"))
+            for number in range(20)
+        ]
+        for round_number in range(2):
+            found = [
+                tasks.create_task(pull(broker, queue, 0, client_id=f"{round_number}-{number}"))
+                for number in range(20)
+            ]
+            for one in found:
+                assert numbers_of(await one) == [1, 2, 3, 4, 5]
+        assert not any(one.done() for one in waiting)
+        await send_to_queue_0(brokers[1], range(6, 7))
+    assert [numbers_of(one.result()) for one in waiting] == [[6]] * 20
+    assert most_at_once == 2
 
 
 async def test_every_member_of_a_broadcast_group_gets_everything(

@@ -41,6 +41,25 @@ def test_many_small_answers_are_read_at_once() -> None:
     assert room.share(TOPIC + 1).ask() == 0
 
 
+def test_reads_that_wait_for_messages_leave_room_for_those_that_find_some() -> None:
+    """A thousand long polls of an idle topic once held all of it: nobody could pull elsewhere."""
+    room = new_room()
+    while room.expected_bytes(TOPIC) > 64 * KIB:
+        room.learn(TOPIC, 2 * KIB)
+    parked = [room.share(TOPIC) for _ in range(1_000)]
+    asked = [share.ask(waits=True) for share in parked]
+    assert asked.count(64 * KIB) == 16 * MIB // (64 * KIB)
+    assert room.parked_bytes == 16 * MIB
+    assert room.share(TOPIC + 1).ask() == 8 * MIB
+    # One that got a message holds its bytes, and another one may wait in its place.
+    parked[0].came(2 * KIB)
+    assert (room.parked_bytes, room.held_bytes) == (16 * MIB - 64 * KIB, 24 * MIB - 62 * KIB)
+    assert room.share(TOPIC).ask(waits=True) == 64 * KIB
+    for share in parked:
+        share.leave()
+    assert (room.parked_bytes, room.held_bytes) == (64 * KIB, 8 * MIB + 64 * KIB)
+
+
 def test_answers_that_grow_are_followed() -> None:
     """An answer may be twice as large as the one before, and one large message is enough."""
     room = new_room()

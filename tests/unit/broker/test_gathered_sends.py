@@ -29,8 +29,9 @@ MAX_BYTES = 4_000_000
 
 @pytest.fixture
 def config() -> BrokerConfig:
-    """With room for a few large messages."""
-    return broker_config(send={"max_raft_group_bytes_in_flight": MAX_BYTES})
+    """With room for a few large messages, which are gathered as small ones are."""
+    send = {"max_raft_group_bytes_in_flight": MAX_BYTES, "large_request_bytes": 2 * MAX_BYTES}
+    return broker_config(send=send)
 
 
 @pytest.fixture

@@ -135,6 +135,30 @@ class SendSection(Section):
     timeout_ms: int = Field(
         default=3_000, ge=1, description="Time limit of a send whose client set no deadline."
     )
+    large_request_bytes: int = Field(
+        default=256 * 1024,
+        ge=1,
+        description="Requests from this size on are large: they are hashed outside the event loop, "
+        "and clients take turns with them.",
+    )
+    max_large_bytes_at_once: int = Field(
+        default=4 * 1024 * 1024,
+        ge=1,
+        description="Most bytes of large requests that are hashed or written at the same time; "
+        "a single request is always allowed.",
+    )
+    max_large_bytes_waiting: int = Field(
+        default=64 * 1024 * 1024,
+        ge=1,
+        description="Most bytes of large requests that wait or have their turn; further ones get "
+        "TOO_MANY_REQUESTS.",
+    )
+    large_turn_ms: int = Field(
+        default=100,
+        ge=1,
+        description="A large request counts for `max_large_bytes_at_once` no longer than this: "
+        "its raft group is slow.",
+    )
 
 
 class TransactionSection(Section):

@@ -247,6 +247,16 @@ class PullSection(Section):
         ge=1,
         description="Longest wait in storage; then the broker looks up the raft group again.",
     )
+    max_at_once: int = Field(
+        default=2,
+        ge=1,
+        description="Most pulls whose messages are read at the same time; clients take turns.",
+    )
+    turn_ms: int = Field(
+        default=20,
+        ge=1,
+        description="A pull counts for `max_at_once` no longer than this: its storage is slow.",
+    )
 
 
 class AckSection(Section):

@@ -5,7 +5,8 @@ most that an answer may have while nothing is known of the topic. A read that fi
 the places of the messages only; their sizes are known then, and the bytes are read when there is
 room for them. So reads that are answered at the same moment do not fill the memory, however many
 they are. An answer gives its room back when it is complete: the edge, or the port for remoting
-clients, counts it from then on.
+clients, counts it from then on. Reads that wait for messages at storage hold at most half of the
+room, so those that find messages always get some.
 
 Invariant: reads that wait for room are served in their order, and the first of them is served as
 soon as nobody holds anything, whatever its size.
@@ -45,6 +46,8 @@ class AnswerRoom:
         self._most_bytes_each = most_bytes_each
         self._wait_s = wait_s
         self.held_bytes = 0
+        # The part of it that reads hold which wait for messages.
+        self.parked_bytes = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         # topic id -> room that its next answer should find
         self._expected: OrderedDict[int, int] = OrderedDict()
@@ -76,6 +79,17 @@ class AnswerRoom:
             return False
         self.held_bytes += size_bytes
         return True
+
+    def try_park(self, size_bytes: int) -> bool:
+        """Take room for a read that waits for messages."""
+        if self.parked_bytes + size_bytes > self._most_bytes // 2 or not self.try_take(size_bytes):
+            return False
+        self.parked_bytes += size_bytes
+        return True
+
+    def unpark(self, size_bytes: int) -> None:
+        """A read waits no longer; it still holds its room."""
+        self.parked_bytes -= size_bytes
 
     async def take(self, size_bytes: int) -> None:
         """Take room, and wait for it.
@@ -132,18 +146,25 @@ class AnswerRoom:
 class AnswerShare:
     """Room of one call, see `AnswerRoom.share`."""
 
-    __slots__ = ("_held_bytes", "_room", "_topic_id")
+    __slots__ = ("_held_bytes", "_parked_bytes", "_room", "_topic_id")
 
     def __init__(self, room: AnswerRoom, topic_id: int) -> None:
         self._room = room
         self._topic_id = topic_id
         self._held_bytes = 0
+        self._parked_bytes = 0
 
-    def ask(self) -> int:
-        """Take room for a read; return its most bytes, 0: it may ask for places only."""
+    def ask(self, *, waits: bool = False) -> int:
+        """Take room for a read; return its most bytes, 0: it may ask for places only.
+
+        Args:
+            waits: the read waits for messages at storage.
+        """
         self.leave()
         wanted_bytes = self._room.expected_bytes(self._topic_id)
-        if not self._room.try_take(wanted_bytes):
+        if waits and self._room.try_park(wanted_bytes):
+            self._parked_bytes = wanted_bytes
+        elif waits or not self._room.try_take(wanted_bytes):
             self._room.asked_for_places()
             return 0
         self._held_bytes = wanted_bytes
@@ -172,5 +193,8 @@ class AnswerShare:
     def leave(self) -> None:
         """Give back what it holds; a second time does nothing."""
         held_bytes, self._held_bytes = self._held_bytes, 0
+        parked_bytes, self._parked_bytes = self._parked_bytes, 0
+        if parked_bytes:
+            self._room.unpark(parked_bytes)
         if held_bytes:
             self._room.give_back(held_bytes)

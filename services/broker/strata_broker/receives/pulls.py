@@ -24,6 +24,7 @@ from strata.storage.v1 import storage_pb2
 from strata_broker.access.call_runtime import CallRuntime
 from strata_broker.base import errors, wire
 from strata_broker.base.admission import Admission, Admitted, options_of
+from strata_broker.base.owner_turns import OwnerTurns
 from strata_broker.base.watermarks import show_watermark
 from strata_broker.clients.provision import Provisioner, topic_not_found
 from strata_broker.clients.sessions import Sessions
@@ -96,6 +97,7 @@ class Pull(NamedTuple):
     Attributes:
         ends_s: monotonic time at which it is answered, also when no storage node answers: its
             client must learn why before it gives up.
+        client_id: whose turn it is.
     """
 
     topic: TopicRow
@@ -105,6 +107,7 @@ class Pull(NamedTuple):
     wait_ms: int
     wanted: storage_pb2.Filter
     ends_s: float
+    client_id: str
 
 
 class Puller:
@@ -146,6 +149,9 @@ class Puller:
             config.pull.max_bytes,
             wait_s=config.storage_client.call_timeout_ms / 1000,
             metrics=metrics,
+        )
+        self._turns = OwnerTurns(
+            "pulls", config.pull.max_at_once, max_hold_ms=config.pull.turn_ms, metrics=metrics
         )
         show_watermark(metrics, "lite_pull", lambda: self._admission.used)
         # Parked pulls by topic id, and all of them under one key.
@@ -220,23 +226,34 @@ class Puller:
             wait_ms,
             wanted,
             self._clock.monotonic_s() + time_for(left_s, most_s, most_s),
+            caller.client_id,
         )
 
     async def _pull(self, pull: Pull, offset: int) -> Pulled:
         deadline_s = self._clock.monotonic_s() + pull.wait_ms / 1000
         window: PullWindow | None = None
+        # A pull looks once before it waits; who waits has no turn.
+        looks = True
         while True:
             epoch = epochs.epoch_of(self._view, pull.topic, pull.queue, offset)
             left_ms = round((deadline_s - self._clock.monotonic_s()) * 1000)
             # An older epoch gets no more messages.
             waits = epoch.end_offset is None and left_ms > 0 and not self._stopping
             wait_ms = min(left_ms, self._config.pull.max_slice_ms) if waits else 0
-            fetched = await self._fetch(pull, epoch.raft_group, offset, wait_ms)
+            if looks and self._storage.has_leader(epoch.raft_group):
+                # In turns: this is where many messages keep the event loop busy.
+                async with self._turns.of(pull.client_id):
+                    fetched = await self._fetch(pull, epoch.raft_group, offset, 0)
+                    responses = self._answer(pull, fetched)
+            else:
+                fetched = await self._fetch(pull, epoch.raft_group, offset, wait_ms)
+                responses = self._answer(pull, fetched)
+            looks = False
             if fetched is not None:
                 _check_offset(offset, epoch, fetched)
                 window = PullWindow(fetched.min_offset, fetched.next_offset)
-                if fetched.messages:
-                    return Pulled(self._answer(pull, fetched), window)
+                if responses:
+                    return Pulled(responses, window)
                 # The filter skipped all messages; the end of an epoch is the begin of the next one.
                 offset = fetched.resume_offset
             if self._stopping or self._clock.monotonic_s() >= deadline_s:
@@ -247,7 +264,7 @@ class Puller:
     ) -> storage_pb2.FetchResponse | None:
         """Fetch once; None: the queue moved meanwhile, or the broker stops."""
         share = self._room.share(pull.topic.topic_id)
-        room_bytes = share.ask()
+        room_bytes = share.ask(waits=wait_ms > 0)
         spread = self._reads.spread.begin(
             raft_group, pull.topic.topic_id, pull.group.consumer_group_id
         )
@@ -318,7 +335,10 @@ class Puller:
             wait_s=wait_s,
         )
 
-    def _answer(self, pull: Pull, fetched: storage_pb2.FetchResponse) -> list[bytes]:
+    def _answer(self, pull: Pull, fetched: storage_pb2.FetchResponse | None) -> list[bytes]:
+        """Return the answer; empty: there are no messages."""
+        if fetched is None or not fetched.messages:
+            return []
         responses = [wire.RECEIVE_OK]
         size_bytes = 0
         for stored in fetched.messages:

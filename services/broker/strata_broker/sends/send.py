@@ -27,6 +27,7 @@ from strata_broker.metadata.metadata import LEADER_CHOOSES, TopicRow
 from strata_broker.metadata.quotas import Quotas
 from strata_broker.metadata.requests import Caller, caller_of, time_for
 from strata_broker.sends.gathered_sends import GatheredSends
+from strata_broker.sends.large_sends import LargeSends
 from strata_broker.sends.lite_sends import LiteSends
 from strata_broker.sends.message_groups import MessageGroups
 from strata_broker.sends.named_queue import check_named_queue, named_queue
@@ -100,6 +101,7 @@ class Sender:
             clock=appender.group_clock,
             send_pass=self._send_pass,
         )
+        self._large = LargeSends(self, self._preparer, config.send, metrics=runtime.metrics)
         self._gathered: GatheredSends | None = None
         if self._traces is None:
             self._gathered = GatheredSends(
@@ -137,7 +139,9 @@ class Sender:
             principal.require(*send_right(parsed.topic))
             if principal is not ITSELF:
                 check_not_own_topic(parsed.topic[1])
-            gathered = self._gathered if named_queue(call) == LEADER_CHOOSES else None
+            large = self._large.is_large(call)
+            any_queue = not large and named_queue(call) == LEADER_CHOOSES
+            gathered = self._gathered if any_queue else None
             if gathered is not None and gathered.take(call, parsed, started_s):
                 return
             if self._auto_create_topic and self._view.topic(*parsed.topic) is None:
@@ -146,6 +150,8 @@ class Sender:
                     self._stage_later(call, parsed, principal, started_s),
                     lambda _: self.refuse(call, message_count, unexpected(), started_s),
                 )
+            elif large:
+                self._large.take(call, parsed, caller, started_s)
             else:
                 self._stage(call, parsed, started_s)
         except RequestError as bad:
@@ -252,32 +258,43 @@ class Sender:
         Raises:
             RequestError: nothing was staged.
         """
+        topic = self.sendable(parsed)
+        span = self.span_of(call, parsed)
+        try:
+            outgoing = self._preparer.prepare_all(parsed, topic)
+            self.stage(topic, call, parsed, outgoing=outgoing, started_s=started_s, span=span)
+        except RequestError as bad:
+            if span is not None:
+                span.end(error=bad.text)
+            raise
+
+    def sendable(self, parsed: ParsedSend) -> TopicRow:
+        """See `large_sends.StagesPrepared`."""
         topic = self._provisioner.topic(*parsed.topic)
         if topic.is_dead_letter:
             raise RequestError(Code.FORBIDDEN, "no writable queue")
         if self.quotas.limit_sends:
             # A failure from here on does not count against the sender's quota.
             self.quotas.check_send(topic)
-        if self._traces is None:
-            self._stage_on(topic, call, parsed, started_s, None)
-            return
-        span = self._traces.sent(call.metadata, parsed.messages)
-        try:
-            self._stage_on(topic, call, parsed, started_s, span)
-        except RequestError as bad:
-            if span is not None:
-                span.end(error=bad.text)
-            raise
+        return topic
 
-    def _stage_on(
+    def span_of(self, call: HotCall, parsed: ParsedSend) -> Span | None:
+        """See `large_sends.StagesPrepared`."""
+        if self._traces is None:
+            return None
+        return self._traces.sent(call.metadata, parsed.messages)
+
+    def stage(
         self,
         topic: TopicRow,
         call: HotCall,
         parsed: ParsedSend,
+        *,
+        outgoing: Sequence[OutgoingMessage],
         started_s: float,
         span: Span | None,
     ) -> None:
-        outgoing = self._preparer.prepare_all(parsed, topic)
+        """See `large_sends.StagesPrepared`."""
         if part_kind(outgoing[0]) is PartKind.HALF:
             self._producers.sent_half(parsed.client_id, (topic.namespace, topic.name))
         pending = PendingSend(

@@ -77,6 +77,10 @@ class StorageClient:
         """Call back with a raft group whose leader's disk could not read what was asked for."""
         self._on_unreadable = listener
 
+    def has_leader(self, raft_group: int) -> bool:
+        """Whether a node says that it leads the raft group."""
+        return bool(self._leaders.leader_of(raft_group))
+
     async def call(
         self,
         raft_group: int,

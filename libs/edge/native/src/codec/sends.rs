@@ -22,6 +22,8 @@ const NANOS_PER_S: u64 = 1_000_000_000;
 const MAX_SECONDS: u64 = 1 << 50;
 /// Numbers of enums in use take one byte.
 const MAX_ENUM: u64 = 0x7f;
+/// Bodies of so many bytes are hashed without the interpreter's lock.
+const UNLOCKED_BYTES: usize = 256 << 10;
 
 // Fields of a SendMessageResponse and of its entries.
 const RESULT: u8 = 0x12;
@@ -126,7 +128,13 @@ impl SendPass {
             read.push(messages);
         }
         let bodies: Vec<&[u8]> = read.iter().flatten().map(|message| message.body).collect();
-        let mut digests = md5_of_each(&bodies).into_iter();
+        let total: usize = bodies.iter().map(|body| body.len()).sum();
+        let digests = if total < UNLOCKED_BYTES {
+            md5_of_each(&bodies)
+        } else {
+            py.detach(|| md5_of_each(&bodies))
+        };
+        let mut digests = digests.into_iter();
         let all = PyList::empty(py);
         let mut buffer = Vec::new();
         for (messages, sender) in read.iter().zip(&senders) {
