@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from strata_mq.layout import CqRow
 from strata_state.ports import RowBatch
 from strata_state.rows import CqRows
+from strata_storage.base.key_index import KeyIndex
 
 # Bytes of a cached row beyond its columns, and per message; unpacked columns are counted in.
 _ROW_OVERHEAD_BYTES = 400
@@ -61,12 +62,13 @@ class ConsumeQueues:
         max_bytes: memory for cached rows; the queues appended to longest ago lose theirs first.
     """
 
-    __slots__ = ("_max_bytes", "_rows", "_tails", "size_bytes")
+    __slots__ = ("_by_topic", "_max_bytes", "_rows", "_tails", "size_bytes")
 
     def __init__(self, rows: CqRows, max_bytes: int) -> None:
         self._rows = rows
         self._max_bytes = max_bytes
         self._tails: OrderedDict[tuple[int, int], _Tail] = OrderedDict()
+        self._by_topic: KeyIndex[tuple[int, int]] = KeyIndex()
         self.size_bytes = 0
 
     def added(self, topic_id: int, queue: int, base_offset: int, value: bytes) -> None:
@@ -75,6 +77,7 @@ class ConsumeQueues:
         tail = self._tails.get(key)
         if tail is None:
             tail = self._tails[key] = _Tail()
+            self._by_topic.add(topic_id, key)
         else:
             self._tails.move_to_end(key)
         row = CqRow(value)
@@ -140,17 +143,19 @@ class ConsumeQueues:
         self._rows.delete_queue(batch, topic_id, queue)
         tail = self._tails.pop((topic_id, queue), None)
         if tail is not None:
+            self._by_topic.discard(topic_id, (topic_id, queue))
             self.size_bytes -= tail.size_bytes
 
     def drop_topic(self, batch: RowBatch, topic_id: int) -> None:
         """Remove a topic's rows."""
         self._rows.delete_topic(batch, topic_id)
-        for key in [key for key in self._tails if key[0] == topic_id]:
+        for key in self._by_topic.pop(topic_id):
             self.size_bytes -= self._tails.pop(key).size_bytes
 
     def forget(self) -> None:
         """Empty the cache."""
         self._tails.clear()
+        self._by_topic.clear()
         self.size_bytes = 0
 
     def from_offset(self, topic_id: int, queue: int, offset: int) -> Iterator[Run]:
@@ -174,6 +179,7 @@ class ConsumeQueues:
         self.size_bytes -= tail.drop_first((len(tail.rows) + 1) // 2)
         if not tail.rows:
             del self._tails[key]
+            self._by_topic.discard(key[0], key)
 
 
 def _tail_from(tail: _Tail, at: int) -> Iterator[Run]:

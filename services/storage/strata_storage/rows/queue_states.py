@@ -7,6 +7,7 @@ from collections import OrderedDict
 from strata_mq.layout import QueueRow
 from strata_state.ports import RowBatch
 from strata_state.rows import QueueRows
+from strata_storage.base.key_index import KeyIndex
 
 
 class QueueStates:
@@ -17,13 +18,14 @@ class QueueStates:
         max_cached: rows kept in memory; the least lately used go first.
     """
 
-    __slots__ = ("_cached", "_max_cached", "_rows")
+    __slots__ = ("_by_topic", "_cached", "_max_cached", "_rows")
 
     def __init__(self, rows: QueueRows, max_cached: int) -> None:
         self._rows = rows
         self._max_cached = max_cached
         # None: known to have no row.
         self._cached: OrderedDict[tuple[int, int], QueueRow | None] = OrderedDict()
+        self._by_topic: KeyIndex[tuple[int, int]] = KeyIndex()
 
     def __len__(self) -> int:
         return len(self._cached)
@@ -57,15 +59,21 @@ class QueueStates:
     def drop_topic(self, batch: RowBatch, topic_id: int) -> None:
         """Remove a topic's queue rows."""
         self._rows.delete_topic(batch, topic_id)
-        for key in [key for key in self._cached if key[0] == topic_id]:
+        for key in self._by_topic.pop(topic_id):
             del self._cached[key]
 
     def forget(self) -> None:
         """Empty the cache."""
         self._cached.clear()
+        self._by_topic.clear()
 
     def _keep(self, key: tuple[int, int], state: QueueRow | None) -> None:
+        if key in self._cached:
+            self._cached[key] = state
+            self._cached.move_to_end(key)
+            return
         self._cached[key] = state
-        self._cached.move_to_end(key)
+        self._by_topic.add(key[0], key)
         if len(self._cached) > self._max_cached:
-            self._cached.popitem(last=False)
+            evicted, _ = self._cached.popitem(last=False)
+            self._by_topic.discard(evicted[0], evicted)

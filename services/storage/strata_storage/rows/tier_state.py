@@ -29,6 +29,7 @@ from strata_mq.layout import OffsetRange
 from strata_state.ports import RowBatch
 from strata_state.tier_rows import TierRows
 from strata_storage.base.errors import ApplyError
+from strata_storage.base.key_index import KeyIndex
 from strata_tier.base import TierError
 from strata_tier.objects import decode_change
 from strata_tier.ranges import ChangeError, TierMetadata
@@ -89,6 +90,7 @@ class TierState:
         self._rows = rows
         self._dropped = dropped
         self._local: OrderedDict[tuple[int, int], int] = OrderedDict()
+        self._local_by_topic: KeyIndex[tuple[int, int]] = KeyIndex()
         self.dispatch: Sequence[OffsetRange] = ()
         self.paused = False
         self.is_used = False
@@ -107,10 +109,16 @@ class TierState:
         key = topic_id, queue
         found = self._local.get(key)
         if found is None:
-            found = self._local[key] = self._rows.local.get(*key)
-            if len(self._local) > _QUEUES_MAX:
-                self._local.popitem(last=False)
+            found = self._rows.local.get(*key)
+            self._keep_local(key, found)
         return found
+
+    def _keep_local(self, key: tuple[int, int], offset: int) -> None:
+        self._local[key] = offset
+        self._local_by_topic.add(key[0], key)
+        if len(self._local) > _QUEUES_MAX:
+            evicted, _ = self._local.popitem(last=False)
+            self._local_by_topic.discard(evicted[0], evicted)
 
     def forget(self, raft_index: int) -> None:
         """Memory ran ahead of the store, or the store was replaced: rows are read again.
@@ -120,6 +128,7 @@ class TierState:
         """
         self.metadata.reload(raft_index)
         self._local.clear()
+        self._local_by_topic.clear()
         self.dispatch = self._rows.dispatch.get()
         self.paused = self._rows.paused.is_set()
         self.is_used = bool(self.dispatch) or next(self.metadata.queues(), None) is not None
@@ -148,7 +157,7 @@ class TierState:
     def drop_topic(self, batch: RowBatch, topic_id: int) -> None:
         """Follow a DROP; what the tier has of the topic goes by a change of its own."""
         self._rows.local.delete_topic(batch, topic_id)
-        for key in [key for key in self._local if key[0] == topic_id]:
+        for key in self._local_by_topic.pop(topic_id):
             del self._local[key]
 
     # Each returns why the command is stale; empty: it is not, and its rows are written.
@@ -191,5 +200,5 @@ class TierState:
                 # Decided before the drop was applied: no row may come back.
                 continue
             self._rows.local.put(batch, topic_id, queue, offset)
-            self._local[topic_id, queue] = offset
+            self._keep_local((topic_id, queue), offset)
         return ""

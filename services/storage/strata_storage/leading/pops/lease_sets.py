@@ -21,6 +21,7 @@ from strata_mq.leases import Lease, LeaseChange, LeaseState, QueueLeases
 from strata_state.ports import StateError
 from strata_state.rows import ConsumerKey
 from strata_storage.base.errors import Refused
+from strata_storage.base.key_index import KeyIndex
 from strata_storage.leading.pops.matches import Matches
 from strata_storage.leading.pops.set_deadlines import SetDeadlines
 from strata_storage.leading.proposer import Proposer
@@ -67,7 +68,9 @@ class LeaseSets:
     """
 
     __slots__ = (
+        "_by_consumer_group",
         "_by_queue",
+        "_by_topic",
         "_deadlines",
         "_holders",
         "_kept",
@@ -100,6 +103,8 @@ class LeaseSets:
         self._sets: OrderedDict[ConsumerKey, LeaseSet] = OrderedDict()
         # (topic, queue) -> its sets: a trim of many queues must not look at all sets for each.
         self._by_queue: dict[tuple[int, int], dict[ConsumerKey, LeaseSet]] = {}
+        self._by_topic: KeyIndex[ConsumerKey] = KeyIndex()
+        self._by_consumer_group: KeyIndex[ConsumerKey] = KeyIndex()
         self._deadlines = SetDeadlines()
         self._holders: dict[int, set[ConsumerKey]] = {}
         # Changes decided whose proposal was refused: they go before any other.
@@ -191,7 +196,7 @@ class LeaseSets:
 
     def keys_of_topic(self, topic_id: int) -> list[ConsumerKey]:
         """Return the keys of a topic's sets in memory."""
-        return [key for key in self._sets if key[1] == topic_id]
+        return list(self._by_topic.of(topic_id))
 
     def loaded(self) -> list[LeaseSet]:
         """Return the sets in memory."""
@@ -206,6 +211,8 @@ class LeaseSets:
         self._machine.queues.get(key[1], key[2])
         added = self._sets[key] = LeaseSet(key, leases)
         self._by_queue.setdefault(key[1:], {})[key] = added
+        self._by_consumer_group.add(key[0], key)
+        self._by_topic.add(key[1], key)
         self._trim(added)
         self.note(added)
         self._evict()
@@ -238,6 +245,8 @@ class LeaseSets:
 
     def _remove(self, key: ConsumerKey) -> None:
         del self._sets[key]
+        self._by_consumer_group.discard(key[0], key)
+        self._by_topic.discard(key[1], key)
         self._passed.pop(key, None)
         of_queue = self._by_queue[key[1:]]
         del of_queue[key]
@@ -451,8 +460,9 @@ class LeaseSets:
 
     def on_dropped(self, what: DropKind, dropped_id: int) -> None:
         """Forget the sets of a topic or consumer group whose rows are gone."""
-        at = 1 if what == DropKind.TOPIC else 0
-        for key in [key for key in self._sets if key[at] == dropped_id]:
+        is_topic = what == DropKind.TOPIC
+        at, index = (1, self._by_topic) if is_topic else (0, self._by_consumer_group)
+        for key in index.of(dropped_id):
             self._remove(key)
         self._kept = [section for section in self._kept if section[0].key[at] != dropped_id]
 
