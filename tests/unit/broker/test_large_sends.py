@@ -12,6 +12,7 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
+from strata_broker.sends.named_queue import QueuedCall
 from strata_testing import until
 from strata_testing.broker import broker_config
 from strata_testing.broker.client import Client, message
@@ -121,6 +122,62 @@ async def test_a_bad_one_is_refused_in_its_turn(edge: FakeEdge, storage: FakeSto
     assert bad.status.code == definition_pb2.ILLEGAL_MESSAGE_TAG
     assert (await answer_to(begin(edge, 2))).status.code == definition_pb2.OK
     assert stored_bodies(storage) == [b"2"]
+
+
+class QueuedFakeCall(QueuedCall, FakeCall):
+    """A call that names a queue, as those of remoting clients do."""
+
+    def __init__(self, queue: int, request: bytes) -> None:
+        QueuedCall.__init__(self, queue)
+        FakeCall.__init__(self, "SendMessage", request)
+
+
+@pytest.mark.parametrize("queue", range(4))
+async def test_a_large_message_goes_to_the_queue_that_it_names(
+    edge: FakeEdge, storage: FakeStorage, queue: int
+) -> None:
+    """The client is told an offset of that queue."""
+    sent = message("orders", 1, body=bytes(LARGE))
+    request = service_pb2.SendMessageRequest(messages=[sent])
+    call = QueuedFakeCall(queue, request.SerializeToString())
+    assert edge.hot is not None
+    edge.hot.handle([call])
+    assert (await answer_to(call)).status.code == definition_pb2.OK
+    assert [key for key, messages in storage.queues.items() if messages] == [(TOPIC_ID, queue)]
+
+
+async def test_time_counts_from_the_arrival(edge: FakeEdge, storage: FakeStorage) -> None:
+    """A call has less time left when its turn comes; its deadline is the same moment as before."""
+    storage.gate = asyncio.Event()
+    first = begin(edge, 1)
+    await storage.called("Append")
+    second = begin(edge, 2)
+    # Asked for again, it would be taken off a second time.
+    second._time_left_s = 0.0
+    storage.gate.set()
+    codes = [(await answer_to(call)).status.code for call in (first, second)]
+    assert codes == [definition_pb2.OK] * 2
+    assert stored_bodies(storage) == [b"1", b"2"]
+
+
+async def test_one_whose_time_is_over_is_not_stored(edge: FakeEdge, storage: FakeStorage) -> None:
+    """Its time ends while it waits for its turn."""
+    storage.gate = asyncio.Event()
+    first = begin(edge, 1)
+    await storage.called("Append")
+    sent = message("orders", 2, body=bytes(LARGE))
+    late = FakeCall(
+        "SendMessage",
+        service_pb2.SendMessageRequest(messages=[sent]).SerializeToString(),
+        time_left_s=0.01,
+    )
+    assert edge.hot is not None
+    edge.hot.handle([late])
+    await asyncio.sleep(0.02)
+    storage.gate.set()
+    assert (await answer_to(first)).status.code == definition_pb2.OK
+    assert (await answer_to(late)).status.code == definition_pb2.PROXY_TIMEOUT
+    assert stored_bodies(storage) == [b"1"]
 
 
 class TestSlowRaftGroup:

@@ -19,19 +19,17 @@ from strata_broker.base.owner_turns import OwnerTurns
 from strata_broker.metadata.metadata import TopicRow
 from strata_broker.metadata.requests import Caller
 from strata_broker.sends.outgoing import MessagePreparer, ParsedSend
+from strata_broker.sends.send_owner import SendOwner
 from strata_edge.ports import HotCall
 from strata_mq.layout import OutgoingMessage
 from strata_mq.requests import RequestError
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
-from strata_runtime.tasks import RequestTasks
 from strata_runtime.tracing import Span
 
 
-class StagesPrepared(Protocol):
-    """The sender, as `LargeSends` sees it."""
-
-    requests: RequestTasks
+class StagesPrepared(SendOwner, Protocol):
+    """The part of `Sender` that large sends need."""
 
     def sendable(self, parsed: ParsedSend) -> TopicRow:
         """Return the topic if it can be sent to.
@@ -51,18 +49,26 @@ class StagesPrepared(Protocol):
         *,
         outgoing: Sequence[OutgoingMessage],
         started_s: float,
+        deadline_s: float,
         span: Span | None,
+        on_answered: Callable[[], None] | None = None,
     ) -> None:
         """Stage messages that are prepared.
+
+        Args:
+            topic: of all messages.
+            call: is answered when they are stored.
+            parsed: its request.
+            outgoing: its messages.
+            started_s: when it came, by the monotonic clock.
+            deadline_s: when its client no longer waits, by the same clock.
+            span: of the send, if it is traced.
+            on_answered: called when the call is answered; not if it is refused after a look-up of
+                its lite topics.
 
         Raises:
             RequestError: nothing was staged.
         """
-
-    def refuse(
-        self, call: HotCall, message_count: int, failure: RequestError, started_s: float
-    ) -> None:
-        """Answer with one error for the request and each of its messages."""
 
 
 class LargeSends:
@@ -110,10 +116,12 @@ class LargeSends:
         if not self._bytes.try_take(size_bytes):
             raise errors.too_many_requests()
         sender, count = self._sender, len(parsed.message_ids)
+        # Counted from here: the call has less time left when its turn comes.
+        deadline_s = started_s + sender.time_for(call)
         try:
             sender.requests.spawn(
                 "send large messages",
-                self._send(call, parsed, caller.client_id, started_s),
+                self._send(call, parsed, caller.client_id, started_s, deadline_s),
                 lambda _: sender.refuse(call, count, unexpected(), started_s),
             ).add_done_callback(lambda _: self._bytes.give_back(size_bytes))
         except BaseException:
@@ -121,15 +129,25 @@ class LargeSends:
             raise
 
     async def _send(
-        self, call: HotCall, parsed: ParsedSend, client_id: str, started_s: float
+        self,
+        call: HotCall,
+        parsed: ParsedSend,
+        client_id: str,
+        started_s: float,
+        deadline_s: float,
     ) -> None:
         async with self._turns.of(client_id, len(call.request)):
             if call.done():
                 # The client has gone: nothing is stored.
                 return
+            if self._sender.clock.monotonic_s() >= deadline_s:
+                # Nobody waits for it any more: it is not hashed.
+                late = errors.timed_out()
+                self._sender.refuse(call, len(parsed.message_ids), late, started_s)
+                return
             answered = asyncio.Event()
             try:
-                await self._prepare_and_stage(_WatchedCall(call, answered.set), parsed, started_s)
+                await self._prepare_and_stage(call, parsed, started_s, deadline_s, answered.set)
             except RequestError as bad:
                 self._sender.refuse(call, len(parsed.message_ids), bad, started_s)
                 return
@@ -137,51 +155,29 @@ class LargeSends:
                 async with asyncio.timeout(self._turn_s):
                     await answered.wait()
 
-    async def _prepare_and_stage(self, call: HotCall, parsed: ParsedSend, started_s: float) -> None:
+    async def _prepare_and_stage(
+        self,
+        call: HotCall,
+        parsed: ParsedSend,
+        started_s: float,
+        deadline_s: float,
+        on_answered: Callable[[], None],
+    ) -> None:
         topic = self._sender.sendable(parsed)
         span = self._sender.span_of(call, parsed)
         try:
             outgoing = await asyncio.to_thread(self._preparer.prepare_all, parsed, topic)
             self._sender.stage(
-                topic, call, parsed, outgoing=outgoing, started_s=started_s, span=span
+                topic,
+                call,
+                parsed,
+                outgoing=outgoing,
+                started_s=started_s,
+                deadline_s=deadline_s,
+                span=span,
+                on_answered=on_answered,
             )
         except RequestError as bad:
             if span is not None:
                 span.end(error=bad.text)
             raise
-
-
-class _WatchedCall:
-    """A call that tells when it is answered."""
-
-    __slots__ = ("_answered", "_call", "metadata", "method", "peer", "request")
-
-    def __init__(self, call: HotCall, answered: Callable[[], None]) -> None:
-        self._call = call
-        self._answered = answered
-        self.method, self.peer = call.method, call.peer
-        self.request, self.metadata = call.request, call.metadata
-
-    def time_left_s(self) -> float | None:
-        """See `HotCall`."""
-        return self._call.time_left_s()
-
-    def done(self) -> bool:
-        """See `HotCall`."""
-        return self._call.done()
-
-    def on_gone(self, callback: Callable[[], None]) -> None:
-        """See `HotCall`."""
-        self._call.on_gone(callback)
-
-    def complete(
-        self, responses: Sequence[bytes], on_not_taken: Callable[[], None] | None = None
-    ) -> None:
-        """See `HotCall`."""
-        self._call.complete(responses, on_not_taken)
-        self._answered()
-
-    def fail(self, status: str, reason: str) -> None:
-        """See `HotCall`."""
-        self._call.fail(status, reason)
-        self._answered()

@@ -7,7 +7,7 @@ per message, and gives its bytes back to the budget then.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
@@ -32,7 +32,11 @@ SEND = "SendMessage"
 
 
 class PendingSend:
-    """One request between staging and answer; the `Waiter` of its messages."""
+    """One request between staging and answer; the `Waiter` of its messages.
+
+    Attributes:
+        on_answered: called once all messages are settled; None: nobody waits for that.
+    """
 
     __slots__ = (
         "_deadline_s",
@@ -46,6 +50,7 @@ class PendingSend:
         "call",
         "charged_raft_group",
         "held_bytes",
+        "on_answered",
         "outgoing",
         "sharers",
         "size_bytes",
@@ -81,6 +86,7 @@ class PendingSend:
         self.size_bytes = len(call.request)
         self.held_bytes = held_bytes(self.size_bytes, outgoing)
         self.charged_raft_group = 0
+        self.on_answered: Callable[[], None] | None = None
         # Their shares of the budget are charged, too.
         self.sharers: Sequence[Owner] = ()
 
@@ -171,6 +177,7 @@ class PendingSend:
                 self.topic.namespace, self.charged_raft_group, self.held_bytes, self.sharers
             )
         sender.refuse(self.call, len(self._message_ids), unexpected(), self.started_s)
+        self._tell_answered()
 
     def moved(
         self,
@@ -230,6 +237,7 @@ class PendingSend:
         )
         if self._span is not None:
             self._span.end(error=next((bad.text for bad in self._failures.values()), ""))
+        self._tell_answered()
         if self._failures:
             self._answer_failures()
             return
@@ -244,6 +252,10 @@ class PendingSend:
             self.topic, self.outgoing[0].message_type, len(self.outgoing), self.size_bytes
         )
         sender.recorder.answered(SEND, Code.OK, self.started_s)
+
+    def _tell_answered(self) -> None:
+        if self.on_answered is not None:
+            self.on_answered()
 
     def _entry(self, index: int, message_id: bytes) -> bytes:
         if index not in self._pending:

@@ -8,7 +8,7 @@ client sends each one after the answer to the last, as the protocol requires.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import google_crc32c
 
@@ -153,7 +153,7 @@ class Sender:
             elif large:
                 self._large.take(call, parsed, caller, started_s)
             else:
-                self._stage(call, parsed, started_s)
+                self._stage(call, parsed, started_s, started_s + self.time_for(call))
         except RequestError as bad:
             self.refuse(call, message_count, bad, started_s)
 
@@ -246,13 +246,17 @@ class Sender:
         self, call: HotCall, parsed: ParsedSend, principal: Principal, started_s: float
     ) -> None:
         who = Audited(principal.user, call.peer, parsed.client_id)
+        # The call has less time left once the topic is there.
+        deadline_s = started_s + self.time_for(call)
         try:
             await self._provisioner.topic_for_use(*parsed.topic, FirstUse(who, SEND))
-            self._stage(call, parsed, started_s)
+            self._stage(call, parsed, started_s, deadline_s)
         except RequestError as bad:
             self.refuse(call, len(parsed.message_ids), bad, started_s)
 
-    def _stage(self, call: HotCall, parsed: ParsedSend, started_s: float) -> None:
+    def _stage(
+        self, call: HotCall, parsed: ParsedSend, started_s: float, deadline_s: float
+    ) -> None:
         """Check all messages, then stage all.
 
         Raises:
@@ -261,8 +265,15 @@ class Sender:
         topic = self.sendable(parsed)
         span = self.span_of(call, parsed)
         try:
-            outgoing = self._preparer.prepare_all(parsed, topic)
-            self.stage(topic, call, parsed, outgoing=outgoing, started_s=started_s, span=span)
+            self.stage(
+                topic,
+                call,
+                parsed,
+                outgoing=self._preparer.prepare_all(parsed, topic),
+                started_s=started_s,
+                deadline_s=deadline_s,
+                span=span,
+            )
         except RequestError as bad:
             if span is not None:
                 span.end(error=bad.text)
@@ -292,7 +303,9 @@ class Sender:
         *,
         outgoing: Sequence[OutgoingMessage],
         started_s: float,
+        deadline_s: float,
         span: Span | None,
+        on_answered: Callable[[], None] | None = None,
     ) -> None:
         """See `large_sends.StagesPrepared`."""
         if part_kind(outgoing[0]) is PartKind.HALF:
@@ -304,9 +317,10 @@ class Sender:
             outgoing=outgoing,
             topic=topic,
             started_s=started_s,
-            deadline_s=started_s + self.time_for(call),
+            deadline_s=deadline_s,
             span=span,
         )
+        pending.on_answered = on_answered
         unknown = self._lite.unknown(topic, outgoing) if topic.is_lite else ()
         if not unknown:
             self._stage_pending(pending)
