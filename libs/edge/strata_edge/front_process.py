@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from strata_edge.certificate import watch_of
@@ -24,6 +25,7 @@ from strata_edge.listener import open_listener
 from strata_edge.options import EdgeOptions
 from strata_edge.socket_folder import sweep
 from strata_runtime import tls
+from strata_runtime.blocking import run_to_end
 from strata_runtime.certificate_watch import not_read
 from strata_runtime.errors import ConfigError, StrataError, one_line
 from strata_runtime.health import Health
@@ -235,7 +237,7 @@ class FrontProcess:
             ),
         )
         try:
-            self._process = await asyncio.to_thread(_start_process, config)
+            self._process = await run_to_end(partial(_start_process, config), undo=_give_up)
         finally:
             its.close()
         reader, self._writer = await asyncio.open_connection(sock=mine)
@@ -308,3 +310,9 @@ def _start_process(config: FrontConfig) -> subprocess.Popen[bytes]:
         pass_fds=(config.listen_descriptor, config.control_descriptor),
         stdin=subprocess.DEVNULL,
     )
+
+
+def _give_up(process: subprocess.Popen[bytes]) -> None:
+    """End a front that nobody has: it would keep the port."""
+    process.kill()
+    process.wait()

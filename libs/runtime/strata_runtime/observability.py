@@ -73,6 +73,13 @@ class ObservabilityConfig(Section):
     window_ms: int = Field(
         default=10_000, ge=100, le=600_000, description="Length of a metric window."
     )
+    max_unpublished_windows: int = Field(
+        default=100,
+        ge=1,
+        le=10_000,
+        description="Batches of metric windows that a broker keeps until they are stored; the "
+        "oldest are lost.",
+    )
 
     def traces(self) -> TraceOptions:
         """Return which messages are traced."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,6 +24,8 @@ from strata_nameserver.process.app import NameserverApp, NameserverIdentity, Nam
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime
+from strata_state.metadata import MetadataStore
+from strata_state.metadata_rocksdb import RocksDbMetadataStore
 from strata_testing import until
 from strata_testing.simulated_disk import SimulatedDisk
 from tests.limits import within
@@ -66,7 +69,10 @@ class Nameserver:
 
 @asynccontextmanager
 async def running(
-    folder: Path, config: NameserverConfig | None = None, disk: SimulatedDisk | None = None
+    folder: Path,
+    config: NameserverConfig | None = None,
+    disk: SimulatedDisk | None = None,
+    rows: MetadataStore | None = None,
 ) -> AsyncIterator[Nameserver]:
     network = InprocNetwork()
     failures: list[str] = []
@@ -81,7 +87,7 @@ async def running(
             Metrics.disabled(),
             lambda name, failure: failures.append(f"{name}: {failure!r}"),
         ),
-        stores=NameserverStores(disk=disk),
+        stores=NameserverStores(disk=disk, rows=rows),
     )
     await app.start()
     channel = network.channel("inproc:nameserver")
@@ -185,6 +191,43 @@ async def test_old_log_segments_are_freed(tmp_path: Path) -> None:
 
     assert made.topic.topic_id == 61
     assert segments()[0] != "00000000000000000000.log"
+
+
+class SlowRows(RocksDbMetadataStore):
+    """Rows of which a sync takes as long as the test wants, once it says so."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.may_end = threading.Event()
+        self.may_end.set()
+        self.calls: list[str] = []
+
+    def sync(self) -> None:
+        self.calls.append("sync begins")
+        assert self.may_end.wait(30)
+        super().sync()
+        self.calls.append("sync ends")
+
+    def close(self) -> None:
+        self.calls.append("close")
+        super().close()
+
+
+async def test_a_stop_waits_for_the_sync_that_runs(tmp_path: Path) -> None:
+    """RocksDB cannot be closed in the middle of a sync: the folder would stay locked."""
+    rows = SlowRows(tmp_path / "meta")
+    async with running(tmp_path, NameserverConfig(sync_interval_ms=10), rows=rows) as nameserver:
+        rows.may_end.clear()
+        rows.calls.clear()
+        await nameserver.create_topic("made")
+        await until(lambda: bool(rows.calls))
+        stopping = asyncio.ensure_future(nameserver.app.stop(5.0))
+        await asyncio.sleep(0.3)
+        assert not stopping.done()
+        rows.may_end.set()
+        await stopping
+    assert rows.calls == ["sync begins", "sync ends", "close"]
+    RocksDbMetadataStore(tmp_path / "meta").close()
 
 
 async def test_a_full_disk_refuses_changes_and_serves_reads(tmp_path: Path) -> None:

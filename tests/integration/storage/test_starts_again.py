@@ -6,9 +6,13 @@ out.
 
 from __future__ import annotations
 
+import asyncio
 import socket
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +23,9 @@ from strata_state.metadata_rocksdb import RocksDbMetadataStore
 from strata_state.ports import StateError
 from strata_state.rocksdb_store import RocksdbStore
 from strata_storage.cluster.hosting import Hosting
+from strata_storage.process import member_setup
 from strata_storage.process.node import StorageNode
+from strata_testing import until
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
 
 GROUP = 1
@@ -119,3 +125,70 @@ async def test_a_start_that_fails_late_leaves_the_folder_free(
     member.member = None
     await cluster.start(node)
     assert await bodies(cluster) == {b"before"}
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(RocksDbMetadataStore, "__init__"), (RocksdbStore, "__init__"), (CommitLog, "open")],
+    ids=["metadata", "rows", "log"],
+)
+async def test_a_start_that_is_cancelled_leaves_the_folder_free(
+    cluster: ClusterUnderTest, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    """In the middle of an opening, which a thread goes on with: it is opened, and closed."""
+    [node] = cluster.members
+    await cluster.append(GROUP, [b"before"])
+    await cluster.members[node].stop()
+    opening = HeldCall(getattr(owner, name))
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, opening)
+        starting = asyncio.ensure_future(cluster.start(node))
+        await until(opening.begun.is_set)
+        starting.cancel()
+        await asyncio.sleep(0.05)
+        opening.may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+    cluster.members[node].member = None
+    await cluster.start(node)
+    assert await bodies(cluster) == {b"before"}
+
+
+async def test_a_stop_waits_for_the_sync_that_runs(
+    cluster: ClusterUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RocksDB cannot be closed in the middle of a sync: the folder would stay locked."""
+    [node] = cluster.members
+    await cluster.append(GROUP, [b"before"])
+    await cluster.members[node].stop()
+    often = partial(member_setup.MemberOptions, metadata_sync_ms=10)
+    sync = HeldCall(lambda cache: cache._store.sync())
+    with monkeypatch.context() as patch:
+        patch.setattr(member_setup, "MemberOptions", often)
+        await cluster.start(node)
+        patch.setattr(MetadataCache, "sync", lambda cache: sync(cache))
+        await until(sync.begun.is_set)
+        stopping = asyncio.ensure_future(cluster.members[node].stop())
+        await asyncio.sleep(0.3)
+        assert not stopping.done()
+        sync.may_end.set()
+        await stopping
+    await cluster.start(node)
+    assert await bodies(cluster) == {b"before"}
+
+
+class HeldCall:
+    """A blocking call that begins to work when the test lets it."""
+
+    def __init__(self, work: Callable[..., Any]) -> None:
+        self.begun = threading.Event()
+        self.may_end = threading.Event()
+        self._work = work
+
+    def __call__(self, *given: object, **named: object) -> object:
+        self.begun.set()
+        assert self.may_end.wait(30)
+        return self._work(*given, **named)
+
+    def __get__(self, owned: object, owner: type) -> Callable[..., Any]:
+        return self if owned is None else partial(self, owned)

@@ -102,12 +102,25 @@ def _window() -> storage_pb2.GetWindowResponse:
 
 
 class _Sends:
+    """Stores what it gets, but for the first `refused` messages."""
+
     def __init__(self) -> None:
         self.requests: list[service_pb2.SendMessageRequest] = []
+        self.refused = 0
 
     async def send_own(self, request: service_pb2.SendMessageRequest) -> Any:
-        self.requests.append(request)
-        return service_pb2.SendMessageResponse(status=definition_pb2.Status(code=definition_pb2.OK))
+        code = definition_pb2.OK
+        if self.refused:
+            self.refused -= 1
+            code = definition_pb2.INTERNAL_SERVER_ERROR
+        else:
+            self.requests.append(request)
+        return service_pb2.SendMessageResponse(status=definition_pb2.Status(code=code))
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of what was stored."""
+        return [each.messages[0].system_properties.message_id for each in self.requests]
 
 
 class _Operations:
@@ -120,7 +133,9 @@ class _Operations:
 
 
 class _World:
-    def __init__(self, node_id: str = "broker-1", storage: int = 1) -> None:
+    def __init__(
+        self, node_id: str = "broker-1", storage: int = 1, max_unpublished: int = 100
+    ) -> None:
         self.view, self.storage = _View(storage), _Storage()
         self.sends, self.operations = _Sends(), _Operations()
         self.metrics = Metrics(METRICS)
@@ -136,7 +151,7 @@ class _World:
             sends=self.sends,  # type: ignore[arg-type]
             own=OwnWindows(node_id, "", [], recorder=recorder, clock=clock, metrics=self.metrics),  # type: ignore[arg-type]
             runtime=Runtime(clock, lambda: 0.5, self.metrics, lambda name, failure: None),
-            options=WindowOptions(),
+            options=WindowOptions(max_unpublished=max_unpublished),
         )
 
 
@@ -245,6 +260,52 @@ async def test_a_topic_that_another_broker_made_first_is_no_failure() -> None:
     world.operations.create_topic = made_already  # type: ignore[method-assign]
     await world.collector.publish(await world.collector.collect())
     assert len(world.sends.requests) == len(WindowKind)
+
+
+async def test_windows_that_were_not_stored_are_sent_again() -> None:
+    """With the ids that they would have had: a storage node gives a window once."""
+    ids = []
+    for refused in (0, 2):
+        world = _World()
+        _only_broker(world)
+        world.sends.refused = refused
+        await world.collector.publish(await world.collector.collect())
+        for _ in range(refused):
+            await world.collector.publish([])
+        ids.append(sorted(world.sends.ids))
+    assert ids[0] == ids[1]
+    assert len(set(ids[0])) == len(WindowKind)
+
+
+async def test_windows_wait_for_their_topic() -> None:
+    """No nameserver makes it now: what was measured meanwhile is there afterwards."""
+    world = _World()
+    _only_broker(world)
+    make = world.operations.create_topic
+
+    async def unavailable(topic: meta_pb2.Topic) -> meta_pb2.Topic:
+        raise MetaRefused(meta_pb2.META_OUTCOME_UNAVAILABLE, "no leader")
+
+    world.operations.create_topic = unavailable  # type: ignore[method-assign]
+    await world.collector.publish(await world.collector.collect())
+    assert world.sends.requests == []
+    world.operations.create_topic = make  # type: ignore[method-assign]
+    await world.collector.publish([])
+    assert len(set(world.sends.ids)) == len(WindowKind)
+
+
+async def test_waiting_windows_have_a_limit() -> None:
+    """The oldest are lost, and counted."""
+    world = _World(max_unpublished=2)
+    _only_broker(world)
+    world.sends.refused = 1
+    await world.collector.publish(await world.collector.collect())
+    await world.collector.publish([])
+    tags = [each.messages[0].system_properties.tag for each in world.sends.requests]
+    assert sorted(tags) == ["consumer_group", "node"]
+    text = world.metrics.render().decode()
+    for result, count in (("lost", 1), ("failed", 1), ("stored", 2)):
+        assert f'strata_broker_windows_total{{result="{result}"}} {count}.0' in text
 
 
 @pytest.mark.parametrize("columns", ["queues", "consumer_groups"])

@@ -98,7 +98,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_broker_windows_total",
         "counter",
         "1",
-        "Batches of metric windows sent to __strata_metrics.",
+        "Batches of metric windows for __strata_metrics: stored, failed (and sent again), or lost.",
         ("result",),
     ),
     MetricSpec(

@@ -19,6 +19,7 @@ class WindowOptions:
         call_timeout_ms: for one question to a storage node.
         queue_count: of the topic, when this broker makes it.
         retention_ms: likewise.
+        max_unpublished: batches of windows kept until they are stored; the oldest goes.
     """
 
     publish: bool = True
@@ -26,3 +27,4 @@ class WindowOptions:
     call_timeout_ms: int = 1_000
     queue_count: int = 2
     retention_ms: int = 7 * _DAY_MS
+    max_unpublished: int = 100

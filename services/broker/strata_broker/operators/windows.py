@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import md5
@@ -83,6 +84,7 @@ class WindowCollector:
         # node -> start of the last window that it sent
         self._seen: dict[str, int] = {}
         self._consumers: dict[str, Sequence[Row]] = {}
+        self._unpublished: deque[service_pb2.SendMessageRequest] = deque()
         self._requests = RequestTasks("windows", metrics)
         self._published = metrics.counter("strata_broker_windows_total")
         self._logger = get_logger("windows")
@@ -98,7 +100,7 @@ class WindowCollector:
             if self._clock.wall_ms() >= own_due_ms:
                 batches.append(self._own.close(own_due_ms - length_ms, length_ms))
                 own_due_ms = (self._clock.wall_ms() // length_ms + 1) * length_ms
-            if self._options.publish and batches:
+            if self._options.publish and (batches or self._unpublished):
                 await self.publish(batches)
 
     async def collect(self) -> list[WindowBatch]:
@@ -112,17 +114,30 @@ class WindowCollector:
         return [batch for task in asked for batch in task.result()]
 
     async def publish(self, batches: Iterable[WindowBatch]) -> None:
-        """Send windows to the topic; create the topic if it does not exist."""
+        """Send windows to the topic; create the topic if it does not exist.
+
+        Windows that are not stored are sent again later: a storage node gives each one once.
+        """
+        waiting = self._unpublished
+        waiting += [_message_of(batch, number) for batch, number in _numbered(batches)]
+        while len(waiting) > self._options.max_unpublished:
+            waiting.popleft()
+            self._published.add(1, {"result": "lost"})
         try:
             await self._make_topic()
         except (MetaRefused, AngeliaError, RequestError) as failure:
             self._logger.warning("no topic for metric windows", reason=str(failure))
             self._published.add(1, {"result": "failed"})
             return
-        for batch, number in _numbered(batches):
-            response = await self._sends.send_own(_message_of(batch, number))
-            stored = response.status.code == definition_pb2.OK
-            self._published.add(1, {"result": "stored" if stored else "failed"})
+        while waiting:
+            response = await self._sends.send_own(waiting[0])
+            if response.status.code != definition_pb2.OK:
+                self._published.add(1, {"result": "failed"})
+                # Another one comes first next time: this one may never be taken.
+                waiting.rotate(-1)
+                return
+            waiting.popleft()
+            self._published.add(1, {"result": "stored"})
 
     async def _make_topic(self) -> None:
         if self._view.topic(*_NAME) is not None:

@@ -7,6 +7,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from strata_angelia.cluster_id import ClusterId
 from strata_cli.container.files import MemberFile
@@ -23,6 +24,7 @@ from strata_cli.processes.data_folder import DataFolder, FolderRole
 from strata_cli.processes.place import MachinePlace
 from strata_cli.processes.shared_parts import SharedParts
 from strata_runtime.audit import NoAuditSink
+from strata_runtime.blocking import run_to_end
 from strata_runtime.clock import Clock
 from strata_runtime.health import Health
 from strata_runtime.lifecycle import Lifecycle, Service
@@ -77,7 +79,8 @@ class MemberRun:
         Raises:
             StrataError, OSError: it cannot start, or it failed.
         """
-        folder = await asyncio.to_thread(DataFolder.open, self._config.member.data_dir, self._role)
+        open_folder = partial(DataFolder.open, self._config.member.data_dir, self._role)
+        folder = await run_to_end(open_folder, undo=DataFolder.close)
         try:
             self._world.cluster.learn(folder.identity.cluster_id)
             await self._serve(folder)

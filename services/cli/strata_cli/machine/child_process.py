@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from strata_cli.machine.child import Orders
+from strata_runtime.blocking import run_to_end
 
 _READ_BYTES = 64 * 1024
 
@@ -44,7 +46,7 @@ class ChildProcess:
 
     async def run(self) -> str:
         """Start it; return how it ended once it has."""
-        process = self._process = await asyncio.to_thread(_start, self._orders)
+        process = self._process = await run_to_end(partial(_start, self._orders), undo=_give_up)
         if self._is_ending:
             self.end()
         if self._is_killed:
@@ -109,6 +111,12 @@ def _start(orders: Orders) -> subprocess.Popen[bytes]:
     except BrokenPipeError:
         pass  # it has ended: whoever waits for it learns how
     return process
+
+
+def _give_up(process: subprocess.Popen[bytes]) -> None:
+    """End a process that nobody has."""
+    with process:
+        process.kill()
 
 
 def _ending(code: int) -> str:

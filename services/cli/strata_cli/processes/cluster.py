@@ -36,6 +36,7 @@ from strata_cli.processes.ready_line import ReadyLine
 from strata_cli.processes.supervision import LOOPBACK, SupervisorWatch
 from strata_runtime import logs, loop
 from strata_runtime.audit import AuditSink, NoAuditSink
+from strata_runtime.blocking import run_to_end
 from strata_runtime.clock import Clock, SystemClock
 from strata_runtime.errors import ConfigError, StrataError, one_line
 from strata_runtime.health import Health, HealthSource, ProcessHealth
@@ -148,7 +149,7 @@ class Surroundings:
             failures=failures,
         )
         if found:
-            await asyncio.to_thread(folder.join, found)
+            await run_to_end(partial(folder.join, found))
             self.cluster.learn(found)
         folder.claim()
 

@@ -346,4 +346,8 @@ def window_options(config: StandaloneConfig) -> WindowOptions | None:
     shown, node = config.observability, config.node
     if not shown.windows and node.metrics_port is None and not shown.otlp_endpoint:
         return None
-    return WindowOptions(publish=shown.windows, length_ms=shown.window_ms)
+    return WindowOptions(
+        publish=shown.windows,
+        length_ms=shown.window_ms,
+        max_unpublished=shown.max_unpublished_windows,
+    )

@@ -46,6 +46,7 @@ from strata_nameserver.servicers.meta import Leader, MetaAnswers, MetaServicer
 from strata_nameserver.state.draft import applied_state
 from strata_nameserver.state.machine import MetadataMachine
 from strata_nameserver.state.snapshots import MetadataSnapshots
+from strata_runtime.blocking import run_to_end
 from strata_runtime.closing import close_all
 from strata_runtime.errors import one_line
 from strata_runtime.health import Health, Problem, Severity
@@ -236,10 +237,11 @@ class NameserverApp:
             running.tasks.stop,
             *(() if raft is None else (raft.stop,)),
             *(() if quorum is None else (quorum.stop,)),
+            # All reads have ended before log and rows are closed.
+            lambda: asyncio.to_thread(running.reader.close),
             lambda: writer(running.log.close),
             lambda: writer(running.store.close),
             lambda: asyncio.to_thread(writer.close),
-            lambda: asyncio.to_thread(running.reader.close),
         )
 
     async def _start(self) -> None:
@@ -262,7 +264,7 @@ class NameserverApp:
         """Open log and rows; nothing runs yet."""
         writer = WriterThread("nameserver-log")
         try:
-            disk, log, store = await writer(self._open)
+            disk, log, store = await run_to_end(self._open, run=writer, undo=_close)
         except BaseException:
             writer.close()
             raise
@@ -474,7 +476,7 @@ class NameserverApp:
             await asyncio.sleep(self._config.sync_interval_ms / 1_000)
             if machine.persisted_index() == machine.applied_index() or replica.installing:
                 continue
-            await asyncio.to_thread(machine.sync)
+            await run_to_end(machine.sync)
             newest = min(machine.persisted_index() + 1, replica.last_index)
             low = {replica.replica_id: max(0, newest - kept_entries)}
             try:
@@ -483,6 +485,14 @@ class NameserverApp:
                 self._logger.warning("old log segments stay", reason=one_line(error))
             else:
                 raft.log_trimmed()
+
+
+def _close(opened: tuple[Disk, CommitLog, MetadataStore]) -> None:
+    _, log, store = opened
+    try:
+        log.close()
+    finally:
+        store.close()
 
 
 def _real_disk(folder: Path) -> Disk:

@@ -10,6 +10,7 @@ A process that is the whole cluster has none of it.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.cluster_id import ClusterId
@@ -29,6 +30,7 @@ from strata_nameserver.membership.members import MemberKeeper, ReplicaMember
 from strata_nameserver.membership.peers import PeerDirectory
 from strata_nameserver.servicers.peer import PEER_SERVICE, PeerServicer
 from strata_nameserver.state.machine import MetadataMachine
+from strata_runtime.blocking import run_to_end
 from strata_runtime.runtime import Runtime
 from strata_runtime.tasks import Tasks
 
@@ -164,9 +166,8 @@ class Quorum:
         await self.directory.close()
 
     async def _write_down(self, formation: Formation) -> None:
-        await asyncio.to_thread(
-            self._cluster.save_formation, formation.cluster_id, formation.replica_ids
-        )
+        save = self._cluster.save_formation
+        await run_to_end(partial(save, formation.cluster_id, formation.replica_ids))
         self._cluster_id.learn(formation.cluster_id)
         formed = meta_pb2.NameserverPeer()
         formed.CopyFrom(self.directory.own)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,6 +25,7 @@ from strata_angelia.serving import serve
 from strata_mq.commands import OwnCommand
 from strata_multiraft import LogThreads, MultiRaft, MultiRaftOptions, WriterThread
 from strata_multiraft.peering import RAFT_SERVICE, Peering
+from strata_runtime.blocking import run_to_end
 from strata_runtime.closing import close_all
 from strata_runtime.logs import get_logger
 from strata_runtime.runtime import Runtime
@@ -185,7 +187,13 @@ class _Threads:
 
     def close(self) -> None:
         """Wait for what runs and end the threads. Blocks: not for the event loop."""
-        for each in (self.readers, self.catch_up, self.flushes, self.writer):
+        self.end_reads()
+        for each in (self.flushes, self.writer):
+            each.close()
+
+    def end_reads(self) -> None:
+        """Wait for what reads and end its threads. Blocks: not for the event loop."""
+        for each in (self.readers, self.catch_up):
             each.close()
 
 
@@ -350,6 +358,8 @@ class StorageApp:
             running.raft.stop,
             node.close,
             *(() if tier is None else (tier.close,)),
+            # All reads have ended before log and rows are closed.
+            lambda: asyncio.to_thread(threads.end_reads),
             # The log first: no flushed row may be ahead of it.
             lambda: threads.writer(running.log.close),
             lambda: threads.flushes(running.store.close),
@@ -372,18 +382,20 @@ class StorageApp:
         state = self._folder / "state"
         disk = self._disk or QuotaDisk(self._folder / "log", [state], options.quota)
         writer = threads.writer
-        log = await writer(lambda: self._open_log(disk))
+        log = await run_to_end(partial(self._open_log, disk), run=writer, undo=CommitLog.close)
         opened.push_async_callback(writer, log.close)
         tier = None
         if self._tier is not None:
             tier = await open_tier(self._tier, self._folder, log, self._clock, self._metrics)
         if tier is not None:
             opened.push_async_callback(tier.close)
-        store: StateStore
-        if self._store is not None:
-            store = self._store
-        else:
-            store = await writer(lambda: RocksdbStore(state, options.rocksdb, self._block_cache))
+        store = self._store
+        if store is None:
+            store = await run_to_end(
+                partial(RocksdbStore, state, options.rocksdb, self._block_cache),
+                run=writer,
+                undo=lambda opened: opened.close(),
+            )
         opened.push_async_callback(threads.flushes, store.close)
         raft = self._raft(log, writer, threads.catch_up)
         tasks = Tasks("storage", self._on_fatal)

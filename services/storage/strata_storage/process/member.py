@@ -36,6 +36,7 @@ from strata_metadata.follower import MetadataSources
 from strata_mq.commands import OwnCommand
 from strata_multiraft import LogFull
 from strata_multiraft.peering import PeerIdentity, Peering
+from strata_runtime.blocking import run_to_end
 from strata_runtime.closing import close_all
 from strata_runtime.health import Health
 from strata_runtime.logs import get_logger
@@ -194,7 +195,7 @@ class StorageMember:
     async def _opened(self) -> _Running:
         """Open the metadata and start the node."""
         async with AsyncExitStack() as opened:
-            store = await asyncio.to_thread(self._open_metadata)
+            store = await run_to_end(self._open_metadata, undo=lambda opened: opened.close())
             opened.push_async_callback(asyncio.to_thread, store.close)
             channels = Channels(self._network.open_channel, _MAX_CHANNELS)
             opened.push_async_callback(channels.close)
@@ -231,7 +232,7 @@ class StorageMember:
             app.node,
             self.view,
             self._identity.node_id,
-            keep_rows=lambda: asyncio.to_thread(cache.sync),
+            keep_rows=lambda: run_to_end(cache.sync),
             cluster=self._cluster,
             ends_the_start=self._options.needs_all_replicas,
         )
@@ -446,7 +447,7 @@ class StorageMember:
     async def _sync_loop(self, cache: MetadataCache) -> None:
         while True:
             await asyncio.sleep(self._options.metadata_sync_ms / 1_000)
-            await asyncio.to_thread(cache.sync)
+            await run_to_end(cache.sync)
 
     async def _wait_for_nameserver(self, presence: NodePresence) -> None:
         try:

@@ -123,14 +123,18 @@ class WindowMeter:
 
     async def run(self) -> None:
         """Close a window at each multiple of the length."""
+        length_ms, end_ms = self._options.length_ms, 0
         while True:
-            length_ms = self._options.length_ms
-            await asyncio.sleep((length_ms - self._clock.wall_ms() % length_ms) / 1_000)
-            start_ms, loads = self._start_ms(), _Loads({}, {})
+            now_ms = self._clock.wall_ms()
+            # However late or early the timer was, no two windows have the same time: a broker asks
+            # for those after the last one that it has.
+            end_ms = max(now_ms // length_ms * length_ms, end_ms) + length_ms
+            await asyncio.sleep(min(end_ms - now_ms, 2 * length_ms) / 1_000)
+            loads = _Loads({}, {})
             for _ in self._collect(loads):
                 # Other work goes on: twenty thousand lease sets took half a second.
                 await asyncio.sleep(0)
-            self._kept.append(self._window(start_ms, loads))
+            self._kept.append(self._window(end_ms - length_ms, loads))
 
     def keep(self) -> None:
         """Close a window and keep it for a broker."""
