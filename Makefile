@@ -22,6 +22,7 @@ test-full test-grpcio mutations: LANES := -n 3
 # Tests start hundreds of processes: where no bytecode is kept each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
+BYTECODE := build/pycache$(CURDIR)/tests
 # Tests of a broker that run over grpcio, too, where the native edge is installed and serves all others;
 # the edge's own contract always runs over both.
 OVER_GRPCIO := $(addprefix tests/integration/broker/,test_back_pressure.py test_code_matrix.py \
@@ -93,7 +94,13 @@ quick: setup-dev ## test the pure packages: half a minute
 unit: setup-dev ## run tests without processes and sockets: 3 minutes
 	@$(BIN)/pytest -n 2 --stage unit tests/unit tests/repo tests/e2e/test_history.py $(ARGS)
 
-test: setup-dev compat-python ## run the tests for every change, each kind of fault once: 10 minutes on two cores
+# Lanes begin at the same moment: without bytecode each of them would compile all code and all tests.
+$(BYTECODE): | $(DEV_STAMP)
+	@echo "Compiling code and tests once, for all lanes ..."
+	@$(BIN)/pytest -q --collect-only --stage test tests/unit >/dev/null & \
+	  $(BIN)/pytest -q --collect-only --stage test $(filter-out tests/unit/,$(wildcard tests/*/)) >/dev/null; wait
+
+test: setup-dev compat-python $(BYTECODE) ## run the tests for every change, each kind of fault once: 10 minutes on two cores
 	@$(BIN)/pytest $(LANES) --stage test $(ARGS)
 
 test-full: setup-dev ## run the tests that `make test` skips, and its faults with full counts: 40 minutes

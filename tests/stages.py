@@ -127,6 +127,7 @@ PARTS = (
     Part("tests/compat/test_cluster.py", FULL, 44),
     Part("tests/compat/test_examples.py", FULL, 32),
     Part("tests/compat/test_migrate.py", FULL, 93),
+    Part("tests/compat/test_migrate_access.py", FULL, 45),
     Part("tests/compat/test_mqadmin.py", FULL, 121),
     Part("tests/compat/test_mqadmin_recorded.py", FULL, 76),
     Part("tests/compat/test_remoting.py", FULL, 296),
