@@ -2,8 +2,8 @@
 
 Invariants:
 - Segments are added in log order; the last one may be *active*: its contents grow.
-- Look-ups search from the newest segment to the oldest and stop where a newer segment has cut the
-  index off, so they find exactly the entries that rule 9 leaves.
+- Look-ups search in the active segment, then in the table of the sealed ones, so they find exactly
+  the entries that rule 9 leaves.
 - The writer thread changes the index; other threads look up at the same time. Spans are
   immutable and their tuple is replaced, the active columns are read under `lock`.
 
@@ -16,36 +16,18 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from strata_seglog.columns import NO_CUT, EntryColumns
 from strata_seglog.footer import NO_CHECKPOINT, Contents, FooterSection
 from strata_seglog.frames import FLAG_MOVED, NO_REPLICA, FrameKind
+from strata_seglog.spans import ReplicaSpan, Run, SpanTable
 
 VOID_INDEX = 0
 """Index of the entry that voids a replica's log (raft's begin at 1); its term is a last index."""
 
 NO_SEGMENT = -1
 """Base of the active contents while there is no active segment: no segment's."""
-
-Run = tuple[int, int]
-"""First and last index of entries without a gap."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaSpan:
-    """One replica in one segment: its live entries there, and what it ends in earlier ones.
-
-    `terms`: (first index, term) of each run of live entries of one term, so that terms are known
-    without the footer; empty in the active segment, whose columns are in memory.
-    """
-
-    base: int
-    runs: tuple[Run, ...]
-    terms: tuple[tuple[int, int], ...]
-    cut: int
-    checkpoint: int
-    open_checkpoint: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +75,16 @@ class LogReplica:
     checkpoint: int = NO_CHECKPOINT
     open_checkpoint: int = NO_CHECKPOINT
     next_part: int = -1
+    _table: SpanTable = field(default_factory=SpanTable)
+
+    @property
+    def table(self) -> SpanTable:
+        """Which sealed segment holds which entries."""
+        spans, table = self.spans, self._table
+        if table.spans is not spans:
+            # Two threads may make it at the same time: both make the same one.
+            table = self._table = table.following(spans)
+        return table
 
     @property
     def has_hard_state(self) -> bool:
@@ -290,12 +282,11 @@ class LogIndex:
                     return section.columns.terms[row]
                 if section.columns.cut <= index:
                     return None
-        for span in reversed(state.spans):
-            if any(first <= index <= last for first, last in span.runs):
-                return span.terms[bisect_right(span.terms, index, key=_first_of) - 1][1]
-            if span.cut <= index:
-                return None
-        return None
+        piece = state.table.find(index)
+        if piece is None:
+            return None
+        terms = piece.span.terms
+        return terms[bisect_right(terms, index, key=_first_of) - 1][1]
 
     def _find(
         self, replica_id: int, index: int, load: Callable[[int], Contents]
@@ -312,13 +303,11 @@ class LogIndex:
                     return base, section.columns, row
                 if section.columns.cut <= index:
                     return None
-        for span in reversed(state.spans):
-            if any(first <= index <= last for first, last in span.runs):
-                columns = load(span.base).sections[replica_id].columns
-                return span.base, columns, columns.find(index)
-            if span.cut <= index:
-                return None
-        return None
+        piece = state.table.find(index)
+        if piece is None:
+            return None
+        columns = load(piece.span.base).sections[replica_id].columns
+        return piece.span.base, columns, columns.find(index)
 
     def locate_run(
         self, replica_id: int, first: int, last: int, load: Callable[[int], Contents]
@@ -347,17 +336,11 @@ class LogIndex:
                     return base, *found
                 bound = section.columns.cut
                 last = min(last, section.columns.next_after(first, last + 1) - 1)
-        for span in reversed(state.spans):
-            if bound <= first:
-                return None
-            for begin, end in span.runs:
-                if begin <= first <= end:
-                    columns = load(span.base).sections[replica_id].columns
-                    return span.base, *columns.located_from(first, min(last, end, bound - 1))
-                if begin > first:
-                    last = min(last, begin - 1)
-            bound = min(bound, span.cut)
-        return None
+        piece = state.table.find(first)
+        if piece is None or bound <= first:
+            return None
+        columns = load(piece.span.base).sections[replica_id].columns
+        return piece.span.base, *columns.located_from(first, min(last, piece.last, bound - 1))
 
     def indexes_of_kind(
         self, replica_id: int, entry_kind: int, load: Callable[[int], Contents]

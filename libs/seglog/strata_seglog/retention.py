@@ -88,7 +88,8 @@ def entries_to_keep(
         if state is None or state.removed:
             continue
         for entry_index, offset in section.columns.live():
-            if locate(section.replica_id, entry_index) != (contents.base, offset):
+            # Most entries of an old segment are needed no more.
+            if not is_needed(section.replica_id, entry_index):
                 continue
-            if is_needed(section.replica_id, entry_index):
+            if locate(section.replica_id, entry_index) == (contents.base, offset):
                 yield (section.replica_id, entry_index), offset

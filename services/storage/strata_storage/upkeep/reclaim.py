@@ -202,7 +202,7 @@ class Reclaimer:
                 covered[engine.replica_id], retained[engine.replica_id] = until, found
 
         def is_needed(replica_id: int, index: int) -> bool:
-            return index > covered.get(replica_id, 0) or index in retained[replica_id]
+            return index > covered.get(replica_id, -1) or index in retained[replica_id]
 
         return is_needed
 
