@@ -6,6 +6,7 @@ number is never read by mistake.
 
 from __future__ import annotations
 
+import errno
 import re
 import threading
 from collections import OrderedDict
@@ -79,9 +80,14 @@ class _Handle:
 
 
 class OpenFiles:
-    """At most `limit` idle handles stay open; those in use are not counted."""
+    """At most `limit` idle handles stay open; those in use are not counted.
+
+    Invariant: each file is closed once, and never while somebody uses it: its descriptor may be
+    another file's by then.
+    """
 
     def __init__(self, disk: Disk, limit: int) -> None:
+        self._is_closed = False
         self._disk = disk
         self._limit = limit
         self._lock = threading.Lock()
@@ -93,8 +99,11 @@ class OpenFiles:
 
         Raises:
             FileNotFoundError: it was deleted.
+            OSError: everything was closed.
         """
         with self._lock:
+            if self._is_closed:
+                raise OSError(errno.EBADF, "the log is closed", name)
             handle = self._handles.get(name)
             if handle is None:
                 handle = self._handles[name] = _Handle(self._disk.open(name, create=False))
@@ -113,10 +122,12 @@ class OpenFiles:
                 handle.file.close()
 
     def close(self) -> None:
-        """Close everything; nobody reads any more."""
+        """Close everything; a file that somebody uses at this moment when its user is done."""
         with self._lock:
+            self._is_closed = True
             for handle in self._handles.values():
-                handle.file.close()
+                if handle.users == 0:
+                    handle.file.close()
             self._handles.clear()
 
     def _release(self, name: str, handle: _Handle) -> None:

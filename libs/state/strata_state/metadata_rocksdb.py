@@ -8,6 +8,7 @@ batch boundary, so the applied row always matches its rows.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,8 @@ class RocksDbMetadataStore:
         settings.set_keep_log_file_num(limits.kept_info_logs)
         settings.set_paranoid_checks(True)
         self._reading: WeakSet[_Reading] = WeakSet()
+        # RocksDB cannot be closed in the middle of a sync, which may hang with its disk.
+        self._syncing = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
         try:
             self._database = Rdict(str(folder), settings)
@@ -81,25 +84,29 @@ class RocksDbMetadataStore:
 
     def sync(self) -> None:
         """Make every batch written before durable. Blocks on the disk: not for the event loop."""
-        self._database.flush_wal(True)
+        with self._syncing:
+            self._database.flush_wal(True)
 
     def close(self) -> None:
         """Sync, end what still reads, then close: also where the sync fails.
+
+        A sync that another thread is at ends first.
 
         Nothing else may be called afterwards.
 
         Raises:
             MetadataStoreError: the rows written last could not be synced.
         """
-        try:
-            self._database.flush_wal(True)
-        except Exception as error:  # rocksdict has no narrower type
-            raise MetadataStoreError(f"rows cannot be synced: {error}") from error
-        finally:
-            # An iterator that somebody still holds would keep the folder locked.
-            for reading in list(self._reading):
-                reading.close()
-            self._database.close()
+        with self._syncing:
+            try:
+                self._database.flush_wal(True)
+            except Exception as error:  # rocksdict has no narrower type
+                raise MetadataStoreError(f"rows cannot be synced: {error}") from error
+            finally:
+                # An iterator that somebody still holds would keep the folder locked.
+                for reading in list(self._reading):
+                    reading.close()
+                self._database.close()
 
 
 class _Reading:

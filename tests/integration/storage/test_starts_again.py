@@ -19,6 +19,7 @@ import pytest
 from strata_metadata.cache import MetadataCache
 from strata_seglog.errors import LogFailed
 from strata_seglog.log import CommitLog
+from strata_seglog.scrub import ScrubResult
 from strata_state.metadata_rocksdb import RocksDbMetadataStore
 from strata_state.ports import StateError
 from strata_state.rocksdb_store import RocksdbStore
@@ -175,6 +176,35 @@ async def test_a_stop_waits_for_the_sync_that_runs(
         await stopping
     await cluster.start(node)
     assert await bodies(cluster) == {b"before"}
+
+
+async def test_a_stop_waits_for_long_work(
+    cluster: ClusterUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rebuild of rows or a scrub reads the log for minutes: it is closed when that has ended."""
+    [node] = cluster.members
+    await cluster.append(GROUP, [b"before"])
+    member = cluster.members[node].member
+    assert member is not None
+    running = member.app._running
+    assert running is not None
+    scrub, close = HeldCall(running.log.scrub_step), CommitLog.close
+    closed: list[CommitLog] = []
+
+    def noted(log: CommitLog) -> None:
+        closed.append(log)
+        close(log)
+
+    monkeypatch.setattr(CommitLog, "close", noted)
+    scrubbing = asyncio.ensure_future(running.threads.flushes(partial(scrub, 1_000_000)))
+    await until(scrub.begun.is_set)
+    stopping = asyncio.ensure_future(cluster.members[node].stop())
+    await asyncio.sleep(0.5)
+    assert (stopping.done(), closed) == (False, [])
+    scrub.may_end.set()
+    await stopping
+    assert closed == [running.log]
+    assert isinstance(await scrubbing, ScrubResult)
 
 
 class HeldCall:

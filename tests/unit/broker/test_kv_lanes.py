@@ -9,7 +9,7 @@ import pytest
 
 from strata_broker.kv.lanes import Lanes, WaitingRequest
 from strata_mq.requests.errors import Code, RequestError
-from strata_runtime.tasks import RequestTasks
+from strata_runtime.tasks import RequestTasks, TooManyTasksError
 from strata_testing import ManualClock
 
 NEVER_S = 1_000.0
@@ -136,3 +136,19 @@ async def test_an_answer_that_lacks_some_fails_those_and_nobody_else(
     assert third.code is Code.INTERNAL_SERVER_ERROR
     exchange.missing = 0
     assert await asked(lanes, 4) == [-4]
+
+
+async def test_a_request_that_finds_no_task_is_never_sent(exchange: Exchange) -> None:
+    """Its caller was told that nothing was done: a later request must not take it along."""
+    requests, free = RequestTasks("test", max_tasks=1), asyncio.Event()
+    lanes = Lanes[str, int, int](
+        "lane", exchange, requests, clock=ManualClock(0.0), max_batch=4, max_batch_bytes=100
+    )
+    other = requests.spawn("other", free.wait())
+    with pytest.raises(TooManyTasksError):
+        await lanes.call("key", 1, 1, NEVER_S)
+    free.set()
+    await other
+    assert await lanes.call("key", 2, 1, NEVER_S) == -2
+    assert exchange.batches == [[2]]
+    await requests.stop()

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from strata_multiraft import MultiRaftOptions, Replica, ReplicaSpec, SnapshotBroken
+from strata_multiraft import (
+    MultiRaftOptions,
+    Replica,
+    ReplicaSpec,
+    SnapshotBroken,
+    WriterThread,
+)
 from strata_multiraft.base.errors import SnapshotRefused
 from strata_multiraft.base.ports import Envelope, TrafficClass
 from strata_multiraft.base.snapshots import (
@@ -20,8 +28,11 @@ from strata_multiraft.base.snapshots import (
     SnapshotRows,
     SnapshotStart,
 )
+from strata_multiraft.snapshots.installs import Installs
 from strata_raft import Message, Role
 from strata_raft.messages import AppendRequest, AppendResponse
+from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import Tasks
 from strata_seglog.errors import DiskFull as LogDiskFull
 from strata_seglog.frames import hard_state_frame
 from strata_sim.rows_machine import RowsMachine
@@ -384,3 +395,31 @@ async def test_a_full_disk_before_the_install_changes_nothing(cluster: Cluster) 
     await asyncio.sleep(0.002)
     await cluster.tick(1, times=6)
     assert cluster.machines[3].payloads() == expected(20)
+
+
+async def test_rows_of_an_install_that_is_cancelled_come_before_its_end() -> None:
+    """They were given to a thread already: after their replica's rows were dropped they stay."""
+    owner: Any = SimpleNamespace()
+    written: list[str] = []
+    thread, may_go_on = WriterThread(), threading.Event()
+    installs = Installs(
+        owner,
+        None,
+        str,
+        run_reads=thread,
+        options=OPTIONS,
+        metrics=Metrics.disabled(),
+        tasks=Tasks("test", lambda name, failure: None),
+    )
+    replica: Any = SimpleNamespace(raft_group=1)
+    busy = thread(may_go_on.wait)
+    installs._spawn(replica, thread(lambda: written.append("rows")))
+    await asyncio.sleep(0)
+    cancelling = asyncio.ensure_future(installs.cancel(replica))
+    await asyncio.sleep(0.05)
+    assert (cancelling.done(), written) == (False, [])
+    may_go_on.set()
+    await cancelling
+    assert written == ["rows"]
+    await busy
+    await asyncio.to_thread(thread.close)

@@ -123,6 +123,8 @@ class Installs:
         if task is not None:
             task.cancel()
             await asyncio.wait({task})
+            # Rows that it gave to the thread are written all the same: before the caller goes on.
+            await self._run_reads(lambda: None)
 
     def _spawn(self, replica: Replica, work: Awaitable[None]) -> None:
         raft_group = replica.raft_group

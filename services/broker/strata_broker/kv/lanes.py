@@ -99,13 +99,15 @@ class Lanes(Generic[Key, Wanted, Answer]):
         Raises:
             RequestError: the call failed; PROXY_TIMEOUT: the deadline passed, and the result is
                 unknown.
+            TooManyTasksError: the broker does too much; nothing was sent.
         """
         lane = self._lanes.setdefault(key, _Lane())
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        lane.waiting.append(WaitingRequest(wanted, size_bytes, deadline_s, answer))
         if not lane.runs:
+            # Before the request is in the lane: one that is refused here must not be sent later.
             self._requests.spawn(self._name, self._run(key, lane), lambda _: self._failed(lane))
             lane.runs = True
+        lane.waiting.append(WaitingRequest(wanted, size_bytes, deadline_s, answer))
         try:
             async with asyncio.timeout(deadline_s - self._clock.monotonic_s()):
                 return await answer

@@ -187,13 +187,12 @@ class _Threads:
 
     def close(self) -> None:
         """Wait for what runs and end the threads. Blocks: not for the event loop."""
-        self.end_reads()
-        for each in (self.flushes, self.writer):
-            each.close()
+        self.end_all_but_writer()
+        self.writer.close()
 
-    def end_reads(self) -> None:
-        """Wait for what reads and end its threads. Blocks: not for the event loop."""
-        for each in (self.readers, self.catch_up):
+    def end_all_but_writer(self) -> None:
+        """Likewise; the writer goes on."""
+        for each in (self.readers, self.catch_up, self.flushes):
             each.close()
 
 
@@ -358,11 +357,11 @@ class StorageApp:
             running.raft.stop,
             node.close,
             *(() if tier is None else (tier.close,)),
-            # All reads have ended before log and rows are closed.
-            lambda: asyncio.to_thread(threads.end_reads),
+            # Log and rows are closed when no other thread is at work in them.
+            lambda: asyncio.to_thread(threads.end_all_but_writer),
             # The log first: no flushed row may be ahead of it.
             lambda: threads.writer(running.log.close),
-            lambda: threads.flushes(running.store.close),
+            lambda: threads.writer(running.store.close),
             lambda: asyncio.to_thread(threads.close),
         )
 
@@ -396,7 +395,7 @@ class StorageApp:
                 run=writer,
                 undo=lambda opened: opened.close(),
             )
-        opened.push_async_callback(threads.flushes, store.close)
+        opened.push_async_callback(writer, store.close)
         raft = self._raft(log, writer, threads.catch_up)
         tasks = Tasks("storage", self._on_fatal)
         opened.push_async_callback(tasks.stop)
