@@ -180,6 +180,34 @@ async def test_what_could_not_be_read_loses_no_attempt(tmp_path: Path) -> None:
         assert await attempts_of_the_next_pop(node) == [1]
 
 
+async def test_nothing_overtakes_an_unreadable_message_of_its_message_group(
+    tmp_path: Path,
+) -> None:
+    """Later ones wait behind it; other message groups go on, and no attempt counts."""
+    async with node_under_test(tmp_path) as node:
+        for body, message_group in ((b"a0", "a"), (b"a1", "a"), (b"b0", "b"), (b"a2", "a")):
+            await node.append([body], message_groups=[message_group])
+        read = MessageReader.read
+
+        async def damaged(
+            self: MessageReader, places: Sequence[Location], group: int = 0
+        ) -> Sequence[bytes | None]:
+            found = await read(self, places, group)
+            return [None if message == b"a1" else message for message in found]
+
+        with patch.object(MessageReader, "read", damaged):
+            first = await node.pop(fifo=True, attempt=9)
+        assert [message.message for message in first.messages] == [b"a0", b"b0"]
+        await node.ack(*map(lease_of, first.messages))
+        assert not (await node.pop(fifo=True, attempt=10)).messages
+        await expire(node, 61)
+        again = await node.pop(fifo=True, attempt=11)
+        assert [(each.message, each.attempt_count) for each in again.messages] == [
+            (b"a1", 1),
+            (b"a2", 1),
+        ]
+
+
 async def test_a_leader_that_stood_still_lets_clients_keep_their_leases(tmp_path: Path) -> None:
     """It read no report for longer than a client may be silent; then the client is silent."""
     async with node_under_test(tmp_path) as node:

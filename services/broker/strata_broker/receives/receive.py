@@ -254,7 +254,7 @@ class Receiver:
             )
             if group.fifo or receive.topic.is_lite:
                 number = self._takebacks.receive_of(group.consumer_group_id, receive.attempt)
-            elif receive.names_attempt and not receive.auto_renew:
+            elif receive.names_attempt:
                 # Nobody but this broker asks for its leases again: names of clients may be equal.
                 receive = receive._replace(attempt=self._own_attempt())
             target = ReceiveTarget(

@@ -1,6 +1,7 @@
 """Reads what a pop took; what it cannot give to its caller is consumed.
 
-Invariant: nobody is given a message whose bytes were not proved, or that the filter does not want.
+Invariants: nobody is given a message whose bytes were not proved, or that the filter does not want;
+in a FIFO group no message overtakes one of its message group that cannot be read (rule 24).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from strata_mq.filters import EVERYTHING, MessageFilter
 from strata_mq.layout import CqRow
 from strata_runtime.turns import Turns
-from strata_storage.leading.pops.lease_sets import LeaseSets
+from strata_storage.leading.pops.lease_sets import LeaseSet, LeaseSets
 from strata_storage.leading.pops.pop_calls import Delivered, Leased, PopCall, Scan
 from strata_storage.leading.pops.waiters import Waiters
 from strata_storage.leading.proposer import Proposer
@@ -19,6 +20,9 @@ from strata_storage.rows.machine import GroupMachine
 
 # When a message is tried again whose lease had no end.
 _RETRY_UNREADABLE_MS = 60_000
+
+
+Found = tuple[Leased, CqRow]
 
 
 class TakenMessages:
@@ -45,15 +49,15 @@ class TakenMessages:
         """Read the messages.
 
         One that is damaged, or that the disk cannot read now, is put off, which is no attempt (rule
-        36); one that is gone, because a repair of the log gave it up, is consumed, and so is one
-        that the filter does not want: its tag only shares a hash, or it was leased when the group
-        had another filter.
+        36), and in a FIFO group so is the rest of its message group; one that is gone, because a
+        repair of the log gave it up, is consumed, and so is one that the filter does not want: its
+        tag only shares a hash, or it was leased when the group had another filter.
 
         Raises:
             Refused: OUTCOME_CORRUPT, not one message can be read; OUTCOME_OVERLOADED, the disk
                 cannot read now, or too many reads wait.
         """
-        found: list[tuple[Leased, CqRow]] = []
+        found: list[Found] = []
         locations: list[Location] = []
         base, end, row, row_set = 0, 0, None, None
         for leased in scan.leases:
@@ -77,13 +81,13 @@ class TakenMessages:
         messages: Sequence[bytes | None] = [b""] * len(found)
         if not call.places_only or call.message_filter is not EVERYTHING:
             messages = await self._reader.read(locations, call.consumer_group_id)
-        if not scan.repeated and None in messages:
-            # A message that a repeat finds again may have been readable, and given, the first time.
-            for (leased, _), message in zip(found, messages, strict=True):
-                if message is None:
-                    self._reschedule(leased)
-        if found and not any(message is not None for message in messages):
-            raise self._reader.refusal_of(locations[0], "every message of this pop")
+        if None in messages:
+            if not any(message is not None for message in messages):
+                self._put_off(scan, found, messages)
+                raise self._reader.refusal_of(locations[0], "every message of this pop")
+            if call.take.fifo:
+                messages = _without_overtaking(found, messages)
+            self._put_off(scan, found, messages)
         delivered: list[Delivered] = []
         takes_all = call.message_filter is EVERYTHING
         for (leased, row), message in zip(found, messages, strict=True):
@@ -109,6 +113,16 @@ class TakenMessages:
             # The filter saw every new message already.
             return True
         return (await self._turns.do(message_filter.work(message)))[0]
+
+    def _put_off(
+        self, scan: Scan, found: Sequence[Found], messages: Sequence[bytes | None]
+    ) -> None:
+        if scan.repeated:
+            # It may have been readable, and given, the first time.
+            return
+        for (leased, _), message in zip(found, messages, strict=True):
+            if message is None:
+                self._reschedule(leased)
 
     def _reschedule(self, leased: Leased) -> None:
         """Keep a message that cannot be read from everybody for a while."""
@@ -140,3 +154,18 @@ class TakenMessages:
             self._sets.keep(lease_set, change)
             # In a FIFO group the next message may be free now.
             self._waiters.wake_group(lease_set.key[1], lease_set.key[0])
+
+
+def _without_overtaking(
+    found: Sequence[Found], messages: Sequence[bytes | None]
+) -> Sequence[bytes | None]:
+    """Return the messages without those behind an unreadable one of their message group."""
+    unreadable: dict[tuple[LeaseSet, int], int] = {}
+    places = [((leased.lease_set, leased.lease.group_hash), leased.offset) for leased, _ in found]
+    for (message_group, offset), message in zip(places, messages, strict=True):
+        if message is None:
+            unreadable[message_group] = min(offset, unreadable.get(message_group, offset))
+    return [
+        message if offset < unreadable.get(message_group, offset + 1) else None
+        for (message_group, offset), message in zip(places, messages, strict=True)
+    ]
