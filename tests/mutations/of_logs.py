@@ -111,6 +111,24 @@ OF_LOGS = (
         ),
     ),
     Mutation(
+        "show-what-a-newer-segment-cut-off",
+        9,
+        "libs/seglog/strata_seglog/spans.py",
+        "if pieces and pieces[-1].last >= span.cut:",
+        "if False:",
+        ("tests/unit/seglog/test_spans.py::test_a_new_suffix_ends_what_older_segments_hold",),
+        "assert table\\.find\\(7\\) is None",
+    ),
+    Mutation(
+        "lose-what-a-step-of-relocation-left",
+        9,
+        "libs/seglog/strata_seglog/retention.py",
+        "        self._left = found\n",
+        "        pass\n",
+        ("tests/unit/seglog/test_retention.py::test_steps_of_relocation_look_at_each_entry_once",),
+        "assert \\(log\\.entry\\(1, index\\) is not None\\) == \\(index % 2 == 0\\)",
+    ),
+    Mutation(
         "free-a-segment-with-a-checkpoint",
         10,
         "libs/seglog/strata_seglog/retention.py",
@@ -123,8 +141,8 @@ OF_LOGS = (
         "leave-out-what-is-needed",
         10,
         "libs/seglog/strata_seglog/retention.py",
-        "            if is_needed(section.replica_id, entry_index):",
-        "            if False:",
+        "            if not is_needed(section.replica_id, entry_index):",
+        "            if True:",
         ("tests/unit/seglog/test_retention.py::test_relocation_frees_the_oldest_segment",),
         "assert \\(copied, freed\\) == \\(3, oldest\\.name\\)",
     ),
@@ -141,10 +159,10 @@ OF_LOGS = (
         "relocate-nothing-of-strangers",
         10,
         "services/storage/strata_storage/upkeep/reclaim.py",
-        ("            return index > covered.get(replica_id, 0) or index in retained[replica_id]"),
+        ("            return index > covered.get(replica_id, -1) or index in retained[replica_id]"),
         (
             "            return replica_id in retained and (index > "
-            "covered.get(replica_id, 0) or index in retained[replica_id])"
+            "covered.get(replica_id, -1) or index in retained[replica_id])"
         ),
         (
             "tests/unit/storage/test_installs_meanwhile.py::test_entries_of_replicas_that_nobody_knows_stay",

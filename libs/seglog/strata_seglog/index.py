@@ -79,7 +79,7 @@ class LogReplica:
 
     @property
     def table(self) -> SpanTable:
-        """Which sealed segment holds which entries."""
+        """The entries of sealed segments, each with the segment that serves it."""
         spans, table = self.spans, self._table
         if table.spans is not spans:
             # Two threads may make it at the same time: both make the same one.

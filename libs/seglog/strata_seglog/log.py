@@ -39,9 +39,10 @@ from strata_seglog.prepare import Preparer
 from strata_seglog.reader import CommitLogReader, View
 from strata_seglog.recovery import recover
 from strata_seglog.retention import (
+    Emptying,
+    IsNeeded,
     Relocation,
     checkpoint_owners,
-    entries_to_keep,
     freeable_segments,
 )
 from strata_seglog.segments import Segment, SegmentInfo
@@ -69,6 +70,7 @@ class CommitLog(CommitLogReader):
         self._tail = Tail(disk, Preparer(disk, options.segment_bytes, options.zero_ahead_bytes))
         # Written and not yet synced: (frame, position).
         self._unsynced: list[tuple[Frame, int]] = []
+        self._emptying: Emptying | None = None
         self._ends_in_mark = True
         self._written_frames = metrics.counter("strata_log_frames_total")
         self._written_bytes = metrics.counter("strata_log_written_bytes_total")
@@ -246,13 +248,15 @@ class CommitLog(CommitLogReader):
             for segment in freeable_segments(self._view.sealed, self._index, low)
         ]
 
-    def relocate_step(self, is_needed: Callable[[int, int], bool], max_bytes: int) -> Relocation:
+    def relocate_step(self, is_needed: IsNeeded, max_bytes: int) -> Relocation:
         """Copy needed entries of the oldest sealed segment to the end; free it when all are.
 
-        Belongs to the writer thread. Copies have `FLAG_MOVED` and the same term and index.
+        Belongs to the writer thread. Copies have `FLAG_MOVED` and the same term and index. Steps
+        with the same `is_needed` go on where the last one stopped.
 
         Args:
-            is_needed: says of (replica id, index) whether the entry is still wanted.
+            is_needed: says of (replica id, index) whether the entry is still wanted; an entry that
+                it says no to is wanted no more later.
             max_bytes: to write in this step, at most half a segment; one entry is always copied.
 
         Raises:
@@ -266,17 +270,23 @@ class CommitLog(CommitLogReader):
         owners = checkpoint_owners(oldest, self._index)
         if owners:
             return Relocation(waiting_for=owners)
+        # A step that fails begins with the first entry again.
+        emptying, self._emptying = self._emptying, None
+        if emptying is None or not emptying.is_of(oldest.base, is_needed):
+            contents = self._cache.get(oldest.base)
+            emptying = Emptying(contents, self._index, self._locate, is_needed)
         copies: list[Frame] = []
         copied_bytes, written_bytes = 0, 0
         budget = min(max_bytes, self._options.segment_bytes // 2)
-        contents = self._cache.get(oldest.base)
-        for entry, _ in entries_to_keep(contents, self._index, self._locate, is_needed):
-            stored = self.entry(*entry)
+        for found in emptying:
+            stored = self.entry(*found[0])
             if stored is None:
                 continue
             written_bytes += HEADER_BYTES + len(stored.payload) + seal_bytes(1, 1)
             if copies and written_bytes > budget:
                 self.write_and_sync(copies)
+                emptying.leave(found)
+                self._emptying = emptying
                 return Relocation(len(copies), copied_bytes)
             copies.append(moved_copy(stored))
             copied_bytes += len(stored.payload)

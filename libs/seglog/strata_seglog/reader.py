@@ -33,7 +33,7 @@ from strata_seglog.options import LogOptions
 from strata_seglog.ports import Disk, DiskFile
 from strata_seglog.recent import RecentRing
 from strata_seglog.recovery import blame
-from strata_seglog.retention import entries_to_keep
+from strata_seglog.retention import IsNeeded, entries_to_keep
 from strata_seglog.scrub import Scrubber, ScrubResult, corruption_among
 from strata_seglog.sealed import ContentsCache, read_sealed
 from strata_seglog.segments import OpenFiles, Segment, SegmentInfo, segment_name
@@ -130,7 +130,7 @@ class CommitLogReader:
                 return file.read(at + HEADER_BYTES + offset, length)
         raise MissingEntry(f"replica {replica_id} has no entry {index}")
 
-    def oldest_live_bytes(self, is_needed: Callable[[int, int], bool], limit_bytes: int) -> int:
+    def oldest_live_bytes(self, is_needed: IsNeeded, limit_bytes: int) -> int:
         """Return what relocation of the oldest sealed segment would copy, in bytes of frames.
 
         Args:

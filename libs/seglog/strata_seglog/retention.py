@@ -16,6 +16,15 @@ from strata_seglog.footer import Contents
 from strata_seglog.index import VOID_INDEX, LogIndex
 from strata_seglog.segments import Segment
 
+Entry = tuple[int, int]
+"""Replica id and index."""
+
+IsNeeded = Callable[[int, int], bool]
+"""Says of (replica id, index) whether the entry is still wanted."""
+
+Locate = Callable[[int, int], tuple[int, int] | None]
+"""Gives (segment base, offset) of the newest copy of a live entry."""
+
 
 @dataclass(frozen=True, slots=True)
 class Relocation:
@@ -70,18 +79,15 @@ def checkpoint_owners(segment: Segment, index: LogIndex) -> tuple[int, ...]:
 
 
 def entries_to_keep(
-    contents: Contents,
-    index: LogIndex,
-    locate: Callable[[int, int], tuple[int, int] | None],
-    is_needed: Callable[[int, int], bool],
-) -> Iterator[tuple[tuple[int, int], int]]:
+    contents: Contents, index: LogIndex, locate: Locate, is_needed: IsNeeded
+) -> Iterator[tuple[Entry, int]]:
     """Yield ((replica id, index), offset) of entries that only this segment has and are needed.
 
     Args:
         contents: of the segment.
         index: of the log.
-        locate: gives (segment base, offset) of the newest copy of a live entry.
-        is_needed: says of (replica id, index) whether it is still wanted.
+        locate: says where the newest copy of each entry is.
+        is_needed: says what is wanted.
     """
     for section in list(contents.sections.values()):
         state = index.replicas.get(section.replica_id)
@@ -93,3 +99,40 @@ def entries_to_keep(
                 continue
             if locate(section.replica_id, entry_index) == (contents.base, offset):
                 yield (section.replica_id, entry_index), offset
+
+
+class Emptying:
+    """The entries of a segment that are to be copied, in steps: none is looked at twice.
+
+    Invariant: an entry that was passed over stays superfluous. Newer copies are never freed before
+    the segment, and `is_needed` answers no for good.
+    """
+
+    def __init__(
+        self, contents: Contents, index: LogIndex, locate: Locate, is_needed: IsNeeded
+    ) -> None:
+        self._base = contents.base
+        self._locate = locate
+        self._is_needed = is_needed
+        self._found = entries_to_keep(contents, index, locate, is_needed)
+        self._left: tuple[Entry, int] | None = None
+
+    def is_of(self, base: int, is_needed: IsNeeded) -> bool:
+        """Whether it is about this segment and this need."""
+        return (self._base, self._is_needed) == (base, is_needed)
+
+    def __iter__(self) -> Iterator[tuple[Entry, int]]:
+        """Return itself: a loop that ends early leaves the rest to the next one."""
+        return self
+
+    def __next__(self) -> tuple[Entry, int]:
+        """Return ((replica id, index), offset) of the next one."""
+        left, self._left = self._left, None
+        # Other writes came between the steps.
+        if left is not None and self._locate(*left[0]) == (self._base, left[1]):
+            return left
+        return next(self._found)
+
+    def leave(self, found: tuple[Entry, int]) -> None:
+        """Leave what was yielded last for the next step."""
+        self._left = found

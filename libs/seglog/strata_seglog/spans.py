@@ -1,4 +1,4 @@
-"""Which sealed segment holds an entry of a replica: rule 9 over all of its spans, as one table.
+"""The sealed segment that serves each entry of a replica: rule 9 over all spans, as one table.
 
 A newer segment decides about an index that it holds, or that it cut off, whatever older ones hold.
 A search through them would cost each look-up as many steps as there are segments.

@@ -89,6 +89,48 @@ def test_relocation_frees_the_oldest_segment(kit: Kit) -> None:
     log.close()
 
 
+def test_steps_of_relocation_look_at_each_entry_once(kit: Kit) -> None:
+    """A segment of a million entries is emptied in the writer's thread, while appends wait."""
+    log = kit.open(SimulatedDisk(), segment_bytes=16_384)
+    kit.fill(log, 1, range(1, 200), size=100)
+    oldest = log.segments()[0]
+    first, last = oldest.replicas[1]
+    asked: list[int] = []
+
+    def is_needed(replica_id: int, index: int) -> bool:
+        asked.append(index)
+        return index % 2 == 0
+
+    steps = 0
+    while not log.relocate_step(is_needed, 1).freed:
+        steps += 1
+    assert steps > 5
+    assert asked == list(range(first, last + 1))
+    for index in range(first, last + 1):
+        assert (log.entry(1, index) is not None) == (index % 2 == 0)
+    log.close()
+
+
+def test_an_entry_that_is_truncated_between_steps_is_not_moved(kit: Kit) -> None:
+    """It was found in one step, and left for the next one."""
+    log = kit.open(SimulatedDisk(), segment_bytes=4096)
+    kit.fill(log, 1, range(1, 40), size=100)
+
+    def is_needed(replica_id: int, index: int) -> bool:
+        return True
+
+    log.relocate_step(is_needed, 1)
+    log.write_and_sync([kit.entry(1, 2, term=9)])
+    copied, freed = 0, ""
+    while not freed:
+        step = log.relocate_step(is_needed, 10_000)
+        copied, freed = copied + step.copied_frames, step.freed
+    assert copied == 0
+    assert (log.entry(1, 1).term, log.entry(1, 2).term) == (1, 9)
+    assert log.entry(1, 3) is None
+    log.close()
+
+
 def test_a_new_suffix_ends_moved_copies_too(kit: Kit) -> None:
     """A moved copy supersedes nothing, and is superseded as any earlier frame."""
     log = kit.open(disk := SimulatedDisk(), segment_bytes=4096)

@@ -36,6 +36,16 @@ def searched(spans: tuple[ReplicaSpan, ...], index: int) -> ReplicaSpan | None:
     return None
 
 
+def test_a_new_suffix_ends_what_older_segments_hold() -> None:
+    """Entries from the cut on are gone, whatever comes after it."""
+    older = ReplicaSpan(0, ((1, 10),), (), NO_CUT, 0, 0)
+    newer = ReplicaSpan(1, ((5, 5),), (), 5, 0, 0)
+    table = SpanTable((older, newer))
+    assert table.find(4) == (1, 4, older)
+    assert table.find(5) == (5, 5, newer)
+    assert table.find(7) is None
+
+
 @given(spans=spans_of_segments())
 def test_each_entry_is_found_where_a_search_finds_it(spans: tuple[ReplicaSpan, ...]) -> None:
     """And a piece goes as far as one segment serves what follows, or ends at its run's end."""

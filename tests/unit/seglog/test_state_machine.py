@@ -123,15 +123,16 @@ class LogMachine(RuleBasedStateMachine):
         self.low[replica_id] = max(self.low.get(replica_id, 0), last - kept)
         self.log.free_before(self.low)
 
+    def is_needed(self, replica_id: int, index: int) -> bool:
+        return index >= self.low[replica_id]
+
     @precondition(lambda self: not self.unsynced)
     @rule(kept=st.integers(0, 5), max_bytes=st.integers(1, 2000))
     def relocate(self, kept: int, max_bytes: int) -> None:
         for replica_id, entries in self.synced.entries.items():
             last = max(entries, default=0)
             self.low[replica_id] = max(self.low.get(replica_id, 0), last - kept)
-        step = self.log.relocate_step(
-            lambda replica_id, index: index >= self.low[replica_id], max_bytes
-        )
+        step = self.log.relocate_step(self.is_needed, max_bytes)
         if step.copied_frames:
             # The remains of a refused write are written over.
             self.refused = []
