@@ -255,8 +255,10 @@ class StorageServicer(ReadServicer):
         """Give back leases on messages that nobody was given."""
         response = pb.ReleaseResponse()
         leader = self._engines.engine(request.raft_group).leading()
-        refs = [lease_ref(lease) for lease in request.undelivered]
-        response.released = await leader.leases.release(refs)
+        response.released = await leader.leases.release(
+            [lease_ref(lease) for lease in request.undelivered],
+            [lease_ref(lease) for lease in request.unreadable],
+        )
         return response
 
     async def change_invisible(
