@@ -343,6 +343,7 @@ class StorageServicer(ReadServicer):
         if stream is not None:
             place = (request.consumer_group_id, topic.topic_id, request.tell_queue)
             response.told_later = leases.arm(stream, place, states)
+        await leases.settle_states(request.consumer_group_id, topic, states)
         response.queues.extend(consumer_state(state) for state in states)
         asked = [state.queue for state in states]
         response.sealed.extend(sealed_queues(engine.machine.sealed_of(topic.topic_id, asked)))

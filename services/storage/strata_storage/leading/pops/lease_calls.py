@@ -300,6 +300,25 @@ class LeaseCalls:
             for queue in self._offsets.choose(topic, queues)
         ]
 
+    async def settle_states(
+        self, consumer_group_id: int, topic: Topic, states: Sequence[ConsumerQueue]
+    ) -> None:
+        """Wait until states are committed, which were read in this turn of the event loop.
+
+        An ack that is under way may be lost with this leader. Its message is delivered again then,
+        so nobody may take it for consumed and go on behind it (rules 3 and 18).
+
+        Raises:
+            Refused: what was decided cannot be proposed now, or leadership was lost.
+        """
+        sets = [
+            self._sets.in_memory((consumer_group_id, topic.topic_id, state.queue))
+            for state in states
+        ]
+        if any(lease_set is not None and lease_set.in_flight for lease_set in sets):
+            self._sets.check_open()
+            await self._proposer.settled()
+
     def arm(
         self, stream: InterestStream, place: ConsumerKey, states: Sequence[ConsumerQueue]
     ) -> bool:
