@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import cast
 from unittest.mock import patch
 
+import pytest
+
 from strata.storage.v1 import storage_pb2 as pb
 from strata_multiraft.replica.replica import Replica
 from strata_storage.base.errors import Refused
@@ -205,6 +207,48 @@ async def test_nothing_overtakes_an_unreadable_message_of_its_message_group(
         assert [(each.message, each.attempt_count) for each in again.messages] == [
             (b"a1", 1),
             (b"a2", 1),
+        ]
+
+
+@pytest.mark.parametrize(("auto_renew", "ended"), [(False, False), (True, False), (False, True)])
+async def test_what_no_replica_could_read_is_put_off_and_loses_no_attempt(
+    tmp_path: Path, *, auto_renew: bool, ended: bool
+) -> None:
+    """Its broker says so, also if the lease has ended meanwhile and the message is used up."""
+    async with node_under_test(tmp_path) as node:
+        await node.append([b"a"])
+        only = {"max_attempts": 1, "auto_renew": auto_renew, "holder": CLIENT}
+        popped = await node.pop(**only, places_only=True, invisible_ms=30_000)
+        if ended:
+            node.clock.advance(31.0)
+            assert await attempts_of_the_next_pop(node) == [], "it is used up"
+        release = pb.ReleaseRequest(raft_group=GROUP, unreadable=[lease_of(popped.messages[0])])
+        assert (await node.rpc.release(release, CONTEXT)).released == 1
+        assert (await node.rpc.release(release, CONTEXT)).released == 0
+        if not ended:
+            assert await attempts_of_the_next_pop(node) == [], "it is put off"
+            await expire(node, 61.0 if auto_renew else 31.0)
+        assert await attempts_of_the_next_pop(node) == [1]
+
+
+async def test_what_is_behind_an_unreadable_message_waits_for_it(tmp_path: Path) -> None:
+    """The rest of its message group is given back at once, and is delivered with it, in order."""
+    async with node_under_test(tmp_path) as node:
+        await node.append([b"a", b"b", b"c"])
+        popped = await node.pop(fifo=True, attempt=9, max_attempts=1, invisible_ms=30_000)
+        unread, *behind = [lease_of(message) for message in popped.messages]
+        for request in (
+            pb.ReleaseRequest(raft_group=GROUP, undelivered=behind),
+            pb.ReleaseRequest(raft_group=GROUP, unreadable=[unread]),
+        ):
+            await node.rpc.release(request, CONTEXT)
+        assert not (await node.pop(fifo=True, attempt=10, max_attempts=1)).messages
+        await expire(node, 31.0)
+        again = await node.pop(fifo=True, attempt=11, max_attempts=1)
+        assert [(one.message, one.attempt_count) for one in again.messages] == [
+            (b"a", 1),
+            (b"b", 1),
+            (b"c", 1),
         ]
 
 

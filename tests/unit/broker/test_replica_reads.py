@@ -288,9 +288,7 @@ async def test_an_answer_of_another_length_is_none(
     with pytest.raises(RequestError) as refused:
         await reads.read(GROUP, TOPIC, 50, PLACES)
     assert refused.value.code is Code.INTERNAL_SERVER_ERROR
-    popped = storage_pb2.PopResponse(applied_index=50)
-    popped.messages.add(queue=0, offset=0, message_length=100)
-    assert [one.offset for one in await reads.fill_popped(GROUP, TOPIC, popped)] == [0]
+    assert await fill(reads, popped_at((0, 0)), ordered=False) == ([], [], [(0, 0)])
 
 
 async def test_another_replica_is_asked_before_the_leader(
@@ -303,24 +301,49 @@ async def test_another_replica_is_asked_before_the_leader(
     assert reads.spread.choose(GROUP, 1) == "c"
 
 
-async def test_a_popped_message_that_nobody_has_stays_leased(
+def popped_at(*places: tuple[int, int]) -> storage_pb2.PopResponse:
+    """Return an answer of places at (queue, offset)."""
+    popped = storage_pb2.PopResponse(applied_index=50)
+    for queue, offset in places:
+        popped.messages.add(queue=queue, offset=offset, message_length=100)
+    return popped
+
+
+async def fill(reads: ReplicaReads, popped: storage_pb2.PopResponse, *, ordered: bool) -> object:
+    """Fill an answer; return what it has and what was left out of it, as (queue, offset)."""
+    left = await reads.fill_popped(GROUP, TOPIC, popped, ordered=ordered)
+    for one in popped.messages:
+        assert one.message.endswith(b"-%d" % one.offset)
+    return tuple(
+        [(one.queue, one.offset) for one in some]
+        for some in (popped.messages, left.unreadable, left.others)
+    )
+
+
+async def test_a_popped_message_that_nobody_has_is_put_off(
     reads: ReplicaReads, tier: FakeTier
 ) -> None:
-    """The others are delivered; with no leader to ask all are to be released."""
+    """The others are delivered; with no leader to ask all are to be released at once."""
     tier.nodes = {name: FakeNode(name, range(3)) for name in NODES}
     tier.leader = FakeNode("leader", range(3))
-    popped = storage_pb2.PopResponse(applied_index=50)
-    for offset in range(4):
-        popped.messages.add(queue=0, offset=offset, message_length=100)
-    whole = storage_pb2.PopResponse()
-    whole.CopyFrom(popped)
-    assert await reads.fill_popped(GROUP, TOPIC, popped) == []
-    assert [one.message for one in popped.messages] == [b"a-0", b"a-1", b"a-2"]
+    places = [(0, offset) for offset in (3, 0, 1, 2)]
+    filled = await fill(reads, popped_at(*places), ordered=False)
+    assert filled == (places[1:], places[:1], [])
     tier.leader = None
     tier.nodes = {name: FakeNode(name, None) for name in NODES}
-    unread = await reads.fill_popped(GROUP, TOPIC, whole)
-    assert [one.offset for one in unread] == [0, 1, 2, 3]
-    assert not whole.messages
+    assert await fill(reads, popped_at(*places), ordered=False) == ([], [], places)
+
+
+async def test_nothing_of_a_queue_is_given_behind_a_missing_message(
+    reads: ReplicaReads, tier: FakeTier
+) -> None:
+    """It may be of the same message group; messages before it and of other queues are given."""
+    has = range(1, 9)
+    tier.nodes = {name: FakeNode(name, has) for name in NODES}
+    tier.leader = FakeNode("leader", has)
+    places = [(0, 1), (0, 0), (1, 4), (0, 2), (0, 9), (0, 3)]
+    filled = await fill(reads, popped_at(*places), ordered=True)
+    assert filled == ([(0, 1), (1, 4)], [(0, 0), (0, 9)], [(0, 2), (0, 3)])
 
 
 async def test_a_pull_is_told_when_a_message_is_missing(

@@ -34,12 +34,14 @@ class Given(NamedTuple):
         consumer_group_id: whose they are.
         topic_id: of their messages.
         packed: 28 bytes of each.
+        unreadable: no replica could read their messages.
     """
 
     raft_group: int
     consumer_group_id: int
     topic_id: int
     packed: bytes
+    unreadable: bool = False
 
     @property
     def lease_count(self) -> int:
@@ -138,14 +140,18 @@ class Deliverer:
     async def release(self, given: Given, timeout_s: float) -> None:
         """Make undelivered messages visible again; this counts as no attempt (rule 36).
 
+        Messages of unreadable leases stay invisible until the leases would have ended, so that
+        nobody pops them in vain again and again.
+
         Raises:
             RequestError: storage did not release them; the leases expire or end with their holder.
         """
         if not given.packed:
             return
         request = storage_pb2.ReleaseRequest(raft_group=given.raft_group)
+        refs = request.unreadable if given.unreadable else request.undelivered
         for queue, offset, lease_number, generation, visible_at_ms in given.leases():
-            request.undelivered.add(
+            refs.add(
                 consumer_group_id=given.consumer_group_id,
                 topic_id=given.topic_id,
                 queue=queue,

@@ -79,12 +79,13 @@ class CheckedReceive(NamedTuple):
 
 
 class _Popped(NamedTuple):
-    """A pop's answer: where it came from, number of its receive, why messages may be missing."""
+    """A pop's answer: its origin, number of its receive, why messages may be missing, its room."""
 
     raft_group: int
     response: storage_pb2.PopResponse
     number: int
     trouble: str
+    share: AnswerShare
 
 
 class Receiver:
@@ -275,8 +276,8 @@ class Receiver:
                 receive.wait_ms,
                 ticket,
             )
-            popped = _Popped(raft_group, response, number, ticket.trouble())
-            if await self._deliver(call, receive, group, popped=popped, share=share):
+            popped = _Popped(raft_group, response, number, ticket.trouble(), share)
+            if await self._deliver(call, receive, group, popped=popped):
                 self._recorder.answered(RECEIVE, Code.OK, started_s)
         except RequestError as bad:
             self._refuse(call, bad, started_s)
@@ -296,14 +297,13 @@ class Receiver:
         group: meta_pb2.ConsumerGroup,
         *,
         popped: _Popped,
-        share: AnswerShare,
     ) -> bool:
         """Answer with what a pop gave; False: the client has gone, and its leases are given back.
 
         Raises:
             RequestError: the messages cannot be read; their leases are given back.
         """
-        raft_group, response, number, trouble = popped
+        raft_group, response, number, trouble, _ = popped
         group_id, topic_id = group.consumer_group_id, receive.topic.topic_id
         given = None
         if response.applied_index:
@@ -313,7 +313,7 @@ class Receiver:
         answer = None
         try:
             if not call.done():
-                await self._read(raft_group, group_id, receive.topic, response, share)
+                await self._read(receive, group, popped)
                 answer = self._deliverer.answer(raft_group, group, receive.topic, response, trouble)
         finally:
             if answer is None or call.done():
@@ -336,24 +336,24 @@ class Receiver:
         admitted.leave()
 
     async def _read(
-        self,
-        raft_group: int,
-        consumer_group_id: int,
-        topic: TopicRow,
-        popped: storage_pb2.PopResponse,
-        share: AnswerShare,
+        self, receive: CheckedReceive, group: meta_pb2.ConsumerGroup, popped: _Popped
     ) -> None:
         """Read what was leased, if only its places came; what cannot be read is released.
 
         Raises:
             RequestError: storage could not be asked, or TOO_MANY_REQUESTS, no room for the bytes.
         """
-        if popped.applied_index and popped.messages:
-            await share.wait_for(sum(leased.message_length for leased in popped.messages))
-            unread = await self._reads.fill_popped(raft_group, topic.topic_id, popped)
-            self._takebacks.take_back(
-                given_by(raft_group, consumer_group_id, topic.topic_id, unread)
+        raft_group, response, number, _, share = popped
+        if response.applied_index and response.messages:
+            await share.wait_for(sum(leased.message_length for leased in response.messages))
+            topic = receive.topic
+            left = await self._reads.fill_popped(
+                raft_group, topic.topic_id, response, ordered=group.fifo or topic.is_lite
             )
+            for leased, is_unreadable in ((left.unreadable, True), (left.others, False)):
+                given = given_by(raft_group, group.consumer_group_id, topic.topic_id, leased)
+                given = given._replace(unreadable=is_unreadable)
+                self._takebacks.take_back(given, receive.attempt, number)
 
     def _refuse(self, call: HotCall, failure: RequestError, started_s: float) -> None:
         call.complete(

@@ -42,6 +42,18 @@ class MessagePlace(NamedTuple):
     length: int
 
 
+class NotGiven(NamedTuple):
+    """Leases of a pop whose messages are not in its answer: they are to be released.
+
+    Attributes:
+        unreadable: no replica gave the message; it is to stay invisible for a while.
+        others: no replica could be asked, or the message is behind an unreadable one.
+    """
+
+    unreadable: Sequence[storage_pb2.LeasedMessage]
+    others: Sequence[storage_pb2.LeasedMessage]
+
+
 @dataclass(slots=True)
 class _Read:
     """The reads of a topic in one window: its readers, as far as they matter, and bytes."""
@@ -246,14 +258,16 @@ class ReplicaReads:
         client.on_unreadable(spread.unreadable)
 
     async def fill_popped(
-        self, raft_group: int, topic_id: int, popped: storage_pb2.PopResponse
-    ) -> list[storage_pb2.LeasedMessage]:
-        """Put the bytes into an answer that has only places.
+        self, raft_group: int, topic_id: int, popped: storage_pb2.PopResponse, *, ordered: bool
+    ) -> NotGiven:
+        """Put the bytes into an answer that has only places; leave out what cannot be given.
 
-        A message that no replica has is left out: it stays leased and comes again.
-
-        Returns:
-            Leases on messages that could not be asked for, also left out: to be released.
+        Args:
+            raft_group: where the messages are.
+            topic_id: of the topic.
+            popped: the answer.
+            ordered: nothing of a queue is given behind a message that no replica has: it may be of
+                the same message group. A place does not tell the message group.
         """
         leased = list(popped.messages)
         places = [MessagePlace(one.queue, one.offset, one.message_length) for one in leased]
@@ -261,14 +275,22 @@ class ReplicaReads:
             found = await self.read(raft_group, topic_id, popped.applied_index, places)
         except RequestError:
             del popped.messages[:]
-            return leased
+            return NotGiven((), leased)
+        kept, unreadable, behind = (list[storage_pb2.LeasedMessage]() for _ in range(3))
+        cut_queues = set[int]()
         for one, message in zip(leased, found, strict=True):
-            one.message = message
-        if not all(found):
-            kept = [one for one in leased if one.message]
+            if not message:
+                unreadable.append(one)
+                cut_queues.add(one.queue)
+            elif ordered and one.queue in cut_queues:
+                behind.append(one)
+            else:
+                one.message = message
+                kept.append(one)
+        if unreadable:
             del popped.messages[:]
             popped.messages.extend(kept)
-        return []
+        return NotGiven(unreadable, behind)
 
     async def fill_fetched(
         self, raft_group: int, topic_id: int, fetched: storage_pb2.FetchResponse

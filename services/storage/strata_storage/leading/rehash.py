@@ -103,10 +103,19 @@ class Rehashes:
         return True
 
     async def is_consumed(self, topic: Topic, queue: int, named: Iterable[int] = ()) -> bool:
-        """Whether every consumer group has consumed an epoch that has ended here."""
+        """Whether every consumer group has consumed an epoch that has ended here.
+
+        Raises:
+            Refused: acks that were counted cannot be proposed now, or leadership was lost.
+        """
         row = self._machine.queues.get(topic.topic_id, queue) or _EMPTY_QUEUE
         cursor = await self._cursor(topic.topic_id, queue, row.next_offset, named)
-        return cursor >= row.next_offset
+        if cursor < row.next_offset:
+            return False
+        # An ack that is under way may be lost with this leader, and its message comes again then.
+        self._sets.check_open()
+        await self._proposer.applied()
+        return True
 
     def _check_open(self, topic: Topic, queue: int) -> None:
         """Let a queue pass that takes appends here, if every ack that counts is in the log."""

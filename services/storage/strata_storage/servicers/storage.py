@@ -255,8 +255,10 @@ class StorageServicer(ReadServicer):
         """Give back leases on messages that nobody was given."""
         response = pb.ReleaseResponse()
         leader = self._engines.engine(request.raft_group).leading()
-        refs = [lease_ref(lease) for lease in request.undelivered]
-        response.released = await leader.leases.release(refs)
+        response.released = await leader.leases.release(
+            [lease_ref(lease) for lease in request.undelivered],
+            [lease_ref(lease) for lease in request.unreadable],
+        )
         return response
 
     async def change_invisible(
@@ -341,6 +343,7 @@ class StorageServicer(ReadServicer):
         if stream is not None:
             place = (request.consumer_group_id, topic.topic_id, request.tell_queue)
             response.told_later = leases.arm(stream, place, states)
+        await leases.settle_states(request.consumer_group_id, topic, states)
         response.queues.extend(consumer_state(state) for state in states)
         asked = [state.queue for state in states]
         response.sealed.extend(sealed_queues(engine.machine.sealed_of(topic.topic_id, asked)))

@@ -1168,20 +1168,29 @@ class ReleaseRequest(_message.Message):
 
     RAFT_GROUP_FIELD_NUMBER: _builtins.int
     UNDELIVERED_FIELD_NUMBER: _builtins.int
+    UNREADABLE_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     @_builtins.property
     def undelivered(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseRef]:
         """Leases that no longer hold are ignored, so the call may be repeated."""
+
+    @_builtins.property
+    def unreadable(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseRef]:
+        """Leases on messages that no replica could read: the attempt does not count either, and the
+        message stays invisible until its lease would have ended, or for a minute if the lease has no
+        end. A storage node of an earlier version ignores them: the attempt counts.
+        """
 
     def __init__(
         self,
         *,
         raft_group: _builtins.int = ...,
         undelivered: _abc.Iterable[Global___LeaseRef] | None = ...,
+        unreadable: _abc.Iterable[Global___LeaseRef] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_group", b"raft_group", "undelivered", b"undelivered"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_group", b"raft_group", "undelivered", b"undelivered", "unreadable", b"unreadable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

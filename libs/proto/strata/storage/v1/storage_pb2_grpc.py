@@ -237,7 +237,7 @@ class StorageServiceServicer(object):
 
     def Release(self, request, context):
         """Gives back leases on messages that no client got, all of a call in one entry: the messages are
-        visible at once, and the attempt does not count.
+        visible at once, unless nobody can read them, and the attempt does not count.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -55,7 +55,7 @@ class StorageServiceStub:
     """Removes leases: the messages are consumed."""
     Release: _grpc.UnaryUnaryMultiCallable[_storage_pb2.ReleaseRequest, _storage_pb2.ReleaseResponse]
     """Gives back leases on messages that no client got, all of a call in one entry: the messages are
-    visible at once, and the attempt does not count.
+    visible at once, unless nobody can read them, and the attempt does not count.
     """
     ChangeInvisible: _grpc.UnaryUnaryMultiCallable[_storage_pb2.ChangeInvisibleRequest, _storage_pb2.ChangeInvisibleResponse]
     """Sets a new time at which leased messages become visible again."""
@@ -128,7 +128,7 @@ class StorageServiceAsyncStub(StorageServiceStub):
     """Removes leases: the messages are consumed."""
     Release: _aio.UnaryUnaryMultiCallable[_storage_pb2.ReleaseRequest, _storage_pb2.ReleaseResponse]  # type: ignore[assignment]
     """Gives back leases on messages that no client got, all of a call in one entry: the messages are
-    visible at once, and the attempt does not count.
+    visible at once, unless nobody can read them, and the attempt does not count.
     """
     ChangeInvisible: _aio.UnaryUnaryMultiCallable[_storage_pb2.ChangeInvisibleRequest, _storage_pb2.ChangeInvisibleResponse]  # type: ignore[assignment]
     """Sets a new time at which leased messages become visible again."""
@@ -240,7 +240,7 @@ class StorageServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_storage_pb2.ReleaseResponse, _abc.Awaitable[_storage_pb2.ReleaseResponse]]:
         """Gives back leases on messages that no client got, all of a call in one entry: the messages are
-        visible at once, and the attempt does not count.
+        visible at once, unless nobody can read them, and the attempt does not count.
         """
 
     @_abc_1.abstractmethod

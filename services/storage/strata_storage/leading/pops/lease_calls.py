@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.layout import QueueRow
-from strata_mq.leases import merge_changes
+from strata_mq.leases import LeaseChange, QueueLeases, merge_changes
 from strata_state.rows import ConsumerKey
 from strata_storage.base.errors import Refused
 from strata_storage.base.interests import InterestStream
 from strata_storage.leading.pops.lease_sets import LeaseSet, LeaseSets, Section
+from strata_storage.leading.pops.pop_calls import RETRY_UNREADABLE_MS
 from strata_storage.leading.pops.waiters import Waiters
 from strata_storage.leading.proposer import Proposer, committed
 from strata_storage.reads.offsets import Offsets
@@ -25,6 +26,10 @@ _EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
 
 Handle = tuple[int, int, int, int]
 """Offset, lease number, generation and end of a lease, as in its receipt handle."""
+
+
+GiveBack = Callable[[QueueLeases, "LeaseRef", int], LeaseChange | None]
+"""Takes a lease and its attempt back, at a group time; None: the lease did not hold."""
 
 
 class QueueHandles(NamedTuple):
@@ -176,18 +181,25 @@ class LeaseCalls:
         else:
             await committed(future)
 
-    async def release(self, refs: Sequence[LeaseRef]) -> int:
+    async def release(
+        self, undelivered: Sequence[LeaseRef], unreadable: Sequence[LeaseRef] = ()
+    ) -> int:
         """Give back leases on messages that nobody was given; return how many of them held.
 
         One entry for all. A repeat finds none, and waits for what may be the first one's entry.
+
+        Args:
+            undelivered: their messages are visible at once.
+            unreadable: nobody can read their messages now: they are put off.
 
         Raises:
             Refused: not now; nothing was released, or leadership was lost.
         """
         self._sets.check_open()
-        places: dict[ConsumerKey, list[LeaseRef]] = {}
-        for ref in refs:
-            places.setdefault(ref.key, []).append(ref)
+        places: dict[ConsumerKey, list[tuple[LeaseRef, GiveBack]]] = {}
+        for refs, give_back in ((undelivered, _release), (unreadable, _put_off)):
+            for ref in refs:
+                places.setdefault(ref.key, []).append((ref, give_back))
         # Found before anything changes: finding may be refused.
         sets = {key: self._sets.find(key) for key in places}
         now_ms = self._proposer.now_ms()
@@ -196,10 +208,7 @@ class LeaseCalls:
         for key, lease_set in sets.items():
             if lease_set is None:
                 continue
-            release = lease_set.leases.release_undelivered
-            found = [
-                release(ref.offset, ref.lease_number, ref.generation, now_ms) for ref in places[key]
-            ]
+            found = [give_back(lease_set.leases, ref, now_ms) for ref, give_back in places[key]]
             changes = [change for change in found if change is not None]
             if changes:
                 released += len(changes)
@@ -290,6 +299,25 @@ class LeaseCalls:
             self._state((consumer_group_id, topic.topic_id, queue), details)
             for queue in self._offsets.choose(topic, queues)
         ]
+
+    async def settle_states(
+        self, consumer_group_id: int, topic: Topic, states: Sequence[ConsumerQueue]
+    ) -> None:
+        """Wait until states are committed, which were read in this turn of the event loop.
+
+        An ack that is under way may be lost with this leader. Its message is delivered again then,
+        so nobody may take it for consumed and go on behind it (rules 3 and 18).
+
+        Raises:
+            Refused: what was decided cannot be proposed now, or leadership was lost.
+        """
+        sets = [
+            self._sets.in_memory((consumer_group_id, topic.topic_id, state.queue))
+            for state in states
+        ]
+        if any(lease_set is not None and lease_set.in_flight for lease_set in sets):
+            self._sets.check_open()
+            await self._proposer.settled()
 
     def arm(
         self, stream: InterestStream, place: ConsumerKey, states: Sequence[ConsumerQueue]
@@ -382,6 +410,19 @@ class ResetTarget:
     latest: bool = False
     offset: int | None = None
     forget: bool = False
+
+
+def _release(leases: QueueLeases, ref: LeaseRef, now_ms: int) -> LeaseChange | None:
+    return leases.release_undelivered(ref.offset, ref.lease_number, ref.generation, now_ms)
+
+
+def _put_off(leases: QueueLeases, ref: LeaseRef, now_ms: int) -> LeaseChange | None:
+    """Keep a message invisible until its lease would have ended; one that has ended is visible."""
+    visible_at_ms = ref.visible_at_ms or now_ms + RETRY_UNREADABLE_MS
+    change = leases.reschedule_undelivered(
+        ref.offset, ref.lease_number, ref.generation, visible_at_ms
+    )
+    return _release(leases, ref, now_ms) if change is None else change
 
 
 def invalid_handle(ref: LeaseRef) -> Refused:

@@ -14,6 +14,9 @@ from strata_storage.leading.pops.lease_sets import LeaseSet, Section
 from strata_storage.leading.pops.levels import LevelRange
 from strata_storage.rows.ownership import Topic
 
+# When a message that cannot be read is tried again whose lease had no end.
+RETRY_UNREADABLE_MS = 60_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PopCall:

@@ -12,14 +12,17 @@ from strata_mq.filters import EVERYTHING, MessageFilter
 from strata_mq.layout import CqRow
 from strata_runtime.turns import Turns
 from strata_storage.leading.pops.lease_sets import LeaseSet, LeaseSets
-from strata_storage.leading.pops.pop_calls import Delivered, Leased, PopCall, Scan
+from strata_storage.leading.pops.pop_calls import (
+    RETRY_UNREADABLE_MS,
+    Delivered,
+    Leased,
+    PopCall,
+    Scan,
+)
 from strata_storage.leading.pops.waiters import Waiters
 from strata_storage.leading.proposer import Proposer
 from strata_storage.reads.reader import Location, MessageReader
 from strata_storage.rows.machine import GroupMachine
-
-# When a message is tried again whose lease had no end.
-_RETRY_UNREADABLE_MS = 60_000
 
 
 Found = tuple[Leased, CqRow]
@@ -130,7 +133,7 @@ class TakenMessages:
         if lease_set is None:
             return
         lease = leased.lease
-        visible_at_ms = lease.visible_at_ms or self._proposer.now_ms() + _RETRY_UNREADABLE_MS
+        visible_at_ms = lease.visible_at_ms or self._proposer.now_ms() + RETRY_UNREADABLE_MS
         change = lease_set.leases.reschedule_undelivered(
             leased.offset, lease.lease_number, leased.generation, visible_at_ms
         )
