@@ -24,7 +24,6 @@ from strata_storage.leading.proposer import Proposer
 from strata_storage.reads.reader import Location, MessageReader
 from strata_storage.rows.machine import GroupMachine
 
-
 Found = tuple[Leased, CqRow]
 
 
