@@ -116,6 +116,11 @@ class Metrics:
         return _DisabledMetrics()
 
     @property
+    def max_label_sets(self) -> int:
+        """Most label sets of one metric; a gauge shows the first ones."""
+        return self._max_label_sets
+
+    @property
     def specs(self) -> list[MetricSpec]:
         """Everything declared, by name."""
         return [self._specs[name] for name in sorted(self._specs)]
@@ -235,6 +240,7 @@ class _DisabledMetrics(Metrics):
     def __init__(self) -> None:
         self._counter = DisabledCounter(MetricSpec("none_total", "counter", "1", ""), 1)
         self._histogram = DisabledHistogram(MetricSpec("none", "histogram", "1", ""), 1)
+        self._max_label_sets = 0
         self._specs = {}
 
     def declare(self, specs: Iterable[MetricSpec]) -> None:

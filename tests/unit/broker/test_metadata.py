@@ -207,6 +207,17 @@ def test_topics_that_are_not_used_are_no_objects(meta: FakeMeta) -> None:
     assert made is not None and made is view.topic("", "t7")
 
 
+def test_a_consumer_group_that_was_made_anew_has_its_new_id_only(meta: FakeMeta) -> None:
+    """Windows of storage nodes name ids; what is left of the old one has no name any more."""
+    view = view_of(meta)
+    for group_id in (3, 4):
+        group = meta_pb2.ConsumerGroup(name="g", consumer_group_id=group_id)
+        changes = [meta_pb2.Change(consumer_group=group)]
+        view.apply(meta_pb2.WatchResponse(revision=view.revision + 1, changes=changes))
+    assert view.consumer_group_by_id(3) is None
+    assert view.consumer_group_by_id(4) is view.consumer_group("", "g")
+
+
 def test_topics_that_come_and_go_leave_nothing(meta: FakeMeta) -> None:
     """Neither memory nor counts grow with the topics and consumer groups that were deleted."""
     view = MetadataView(max_topics_in_use=20)
@@ -231,7 +242,9 @@ def test_topics_that_come_and_go_leave_nothing(meta: FakeMeta) -> None:
                 assert len(view.topics()) == len(view.topic_names()) == 300
                 assert len(view.consumer_group_names()) == 300
                 assert all(view.topic("n1", f"t{number}") for number in range(1, 300, 7))
+                assert view.consumer_group_by_id(row_id) is view.consumer_group(f"n{299 % 7}", name)
         del changes, topic, group
+        assert view.consumer_group_by_id(row_id) is None
         assert len(view.topics()) == len(view.topic_names()) == view.topics().in_use == 0
         assert len(view.consumer_group_names()) == view.topic_count("n1") == 0
         gc.collect()

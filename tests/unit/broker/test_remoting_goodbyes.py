@@ -37,7 +37,7 @@ class Peer:
         self.client_id = self.peer
         self.is_gone = False
 
-    def tell(self, command: RemotingCommand) -> None:
+    def tell_frame(self, frame: bytes) -> None:
         """Forget it."""
 
 
@@ -75,7 +75,11 @@ class World:
     def __init__(self) -> None:
         self.sessions = Sessions(SessionSection(), ManualClock())
         self.members = RemotingMembers(
-            self.sessions, ManualClock(), member_timeout_ms=1_000, metrics=Metrics.disabled()
+            self.sessions,
+            ManualClock(),
+            member_timeout_ms=1_000,
+            notice_pause_ms=100,
+            metrics=Metrics.disabled(),
         )
         self.updates = PositionUpdates()
         self.requesters = Requesters(1_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ from strata_broker.operators.windows import OwnWindows, WindowCollector
 from strata_metadata.errors import MetaRefused
 from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime
-from strata_runtime.windows import WINDOWS_TOPIC, WindowKind, decode
+from strata_runtime.windows import WINDOWS_TOPIC, WindowBatch, WindowKind, decode, encode
 
 UP, DOWN = meta_pb2.NODE_STATE_UP, meta_pb2.NODE_STATE_DOWN
 
@@ -35,18 +36,24 @@ class _View:
             for number in range(storage)
         ]
         self.has_windows_topic = False
+        self.looked_up = 0
 
     def nodes(self, kind: int) -> list[meta_pb2.Node]:
         return self.brokers if kind == meta_pb2.NODE_KIND_BROKER else self.storage
 
     def topic_by_id(self, topic_id: int) -> Any:
+        self.looked_up += 1
         return SimpleNamespace(namespace="ns", name="orders") if topic_id == 7 else None
 
     def topic(self, namespace: str, name: str) -> Any:
         return SimpleNamespace() if self.has_windows_topic else None
 
+    def consumer_group_by_id(self, consumer_group_id: int) -> meta_pb2.ConsumerGroup | None:
+        group = meta_pb2.ConsumerGroup(consumer_group_id=3, name="g")
+        return group if consumer_group_id == group.consumer_group_id else None
+
     def consumer_groups(self) -> list[meta_pb2.ConsumerGroup]:
-        return [meta_pb2.ConsumerGroup(consumer_group_id=3, name="g")]
+        raise AssertionError("no window walks all consumer groups of the cluster")
 
 
 class _Storage:
@@ -71,11 +78,11 @@ class _Storage:
         return SimpleNamespace(call=call)
 
 
-def _window() -> storage_pb2.GetWindowResponse:
+def _window(times: int = 1) -> storage_pb2.GetWindowResponse:
     """Topic 7 exists, topic 8 was deleted; consumer group 3 exists, 4 was deleted."""
     window = storage_pb2.GetWindowResponse(start_ms=10_000, length_ms=10_000)
     queues = window.queues
-    for topic_id in (7, 8):
+    for topic_id in (7, 8) * times:
         queues.topic_ids.append(topic_id)
         queues.queues.append(2)
         queues.raft_groups.append(5)
@@ -86,7 +93,7 @@ def _window() -> storage_pb2.GetWindowResponse:
         queues.min_offsets.append(1)
         queues.end_offsets.append(11)
     groups = window.consumer_groups
-    for group_id in (3, 4):
+    for group_id in (3, 4) * times:
         groups.consumer_group_ids.append(group_id)
         groups.topic_ids.append(7)
         groups.queues.append(2)
@@ -321,3 +328,37 @@ async def test_a_window_with_odd_columns_is_left_out(columns: str) -> None:
     assert (
         'strata_request_failures_total{component="windows"} 1.0' in world.metrics.render().decode()
     )
+
+
+async def test_a_large_window_is_taken_in_by_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names and bytes of thousands of rows: a bounded part of them in a turn of the event loop."""
+    world = _World()
+    _only_broker(world)
+    encoded: list[int] = []
+
+    def counting(batch: WindowBatch) -> bytes:
+        encoded.append(len(batch))
+        return encode(batch)
+
+    monkeypatch.setattr("strata_broker.operators.windows.encode", counting)
+    world.storage.window = _window(2_500)
+    taking = asyncio.ensure_future(world.collector.collect())
+    looked_up = []
+    while not taking.done():
+        before = world.view.looked_up
+        await asyncio.sleep(0)
+        looked_up.append(world.view.looked_up - before)
+    batches = taking.result()
+    assert sum(looked_up) == 10_000
+    assert 0 < max(looked_up) <= 600, "half of the rows have a name"
+    assert sorted(len(batch) for batch in batches) == [1, 500, 500, 2_000, 2_000]
+    publishing = asyncio.ensure_future(world.collector.publish(batches))
+    at_once = []
+    while not publishing.done():
+        before = len(encoded)
+        await asyncio.sleep(0)
+        at_once.append(len(encoded) - before)
+    assert (sum(at_once), max(at_once)) == (5, 1)
+    assert [decode(one.messages[0].body).kind for one in world.sends.requests] == [
+        batch.kind for batch in batches
+    ]

@@ -154,6 +154,13 @@ class RemotingSection(Section):
         description="Time without a heartbeat after which a member of a consumer group counts as "
         "gone.",
     )
+    member_notice_pause_ms: int = Field(
+        default=100,
+        ge=1,
+        description="Shortest time between two notices that the members of a consumer group have "
+        "changed. A change after a longer time is told at once; further changes wait and are told "
+        "together.",
+    )
     lock_ms: int = Field(
         default=60_000,
         ge=1,

@@ -80,6 +80,10 @@ class MetadataView(PlacementView[MetadataTables]):
         """Find a consumer group by name."""
         return self._tables.consumer_groups.get((namespace, name))
 
+    def consumer_group_by_id(self, consumer_group_id: int) -> meta_pb2.ConsumerGroup | None:
+        """Find a consumer group by the number the nameserver gave."""
+        return self._tables.consumer_groups_by_id.get(consumer_group_id)
+
     def consumer_groups(self) -> Collection[meta_pb2.ConsumerGroup]:
         """Return all consumer groups, in no order."""
         return self._tables.consumer_groups.values()

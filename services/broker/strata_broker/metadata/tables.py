@@ -27,6 +27,7 @@ class MetadataTables(PlacementTables):
         consumer_group_names: names of consumer groups in their order.
         rehashing: topics whose message groups may be where an older queue count put them, by id.
         consumer_groups: by their names.
+        consumer_groups_by_id: the same rows by the numbers the nameserver gave.
         tombstones: those that are not done; the nameserver bounds their number.
         quotas: by namespace and topic.
         access: users, policies and cluster keys.
@@ -45,6 +46,7 @@ class MetadataTables(PlacementTables):
         self.topics = TopicRows(max_topics_in_use)
         self.rehashing: dict[int, TopicRow] = {}
         self.consumer_groups: dict[Name, meta_pb2.ConsumerGroup] = {}
+        self.consumer_groups_by_id: dict[int, meta_pb2.ConsumerGroup] = {}
         self.consumer_group_names = NameIndex()
         self.tombstones: dict[tuple[int, int], meta_pb2.Tombstone] = {}
         self.quotas: dict[Name, meta_pb2.Quota] = {}
@@ -153,14 +155,18 @@ class MetadataTables(PlacementTables):
     def _take_consumer_group(self, group: meta_pb2.ConsumerGroup, *, deleted: bool) -> None:
         name = (group.namespace, group.name)
         counted = not is_own_consumer_group(group.name)
-        if self.consumer_groups.pop(name, None) is not None:
+        old = self.consumer_groups.pop(name, None)
+        if old is not None:
+            if self.consumer_groups_by_id.get(old.consumer_group_id) is old:
+                del self.consumer_groups_by_id[old.consumer_group_id]
             _add(self.consumer_group_counts, group.namespace, -counted)
             if deleted:
                 self.consumer_group_names.remove(key_of(name))
         elif not deleted:
             self.consumer_group_names.add(key_of(name))
         if not deleted:
-            self.consumer_groups[name] = copy_row(group)
+            row = self.consumer_groups[name] = copy_row(group)
+            self.consumer_groups_by_id[row.consumer_group_id] = row
             _add(self.consumer_group_counts, group.namespace, counted)
         self.new_consumer_groups.add(name)
 

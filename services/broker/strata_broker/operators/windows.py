@@ -3,9 +3,10 @@
 One live broker, chosen by rendezvous hash, asks each storage node, so that a dead broker is
 replaced within a window. A window is sent to the topic `__strata_metrics` (see
 `strata_runtime.windows`). Its message ids are made of node, time and kind, so that a window that
-two brokers publish is stored once. The broker adds the window of its own process.
+two brokers publish is stored once. The broker adds the window of its own process. Rows get their
+names and bytes in pieces, between which the event loop does other work.
 
-The lag of consumer groups is also shown under RocketMQ's metric names, for the storage nodes that
+The lag of consumer groups is also shown as metrics (`ConsumerLags`), for the storage nodes that
 this broker asks: the sum over brokers is the cluster's lag.
 """
 
@@ -15,10 +16,10 @@ import asyncio
 import resource
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator
 from hashlib import md5
-from typing import NamedTuple
+from itertools import islice
+from typing import TypeVar
 from zlib import crc32
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
@@ -30,6 +31,7 @@ from strata_broker.base.window_options import WindowOptions
 from strata_broker.clients.sessions import Sessions
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.metadata.recorder import Recorder
+from strata_broker.operators.consumer_lags import ConsumerLags, Row
 from strata_broker.operators.topics import Operations
 from strata_broker.sends.internal_sends import InternalSends
 from strata_broker.storage_client.channels import NodeChannels
@@ -54,7 +56,9 @@ from strata_runtime.windows import (
 
 _GET_WINDOW = SERVICE + "GetWindow"
 _NAME = ("", WINDOWS_TOPIC)
-Row = Mapping[str, Value]
+Item = TypeVar("Item")
+# Rows that get their names in one turn of the event loop.
+_ROWS_PER_STEP = 250
 
 
 class WindowCollector:
@@ -83,12 +87,11 @@ class WindowCollector:
         self._own = own
         # node -> start of the last window that it sent
         self._seen: dict[str, int] = {}
-        self._consumers: dict[str, Sequence[Row]] = {}
+        self._lags = ConsumerLags(metrics)
         self._unpublished: deque[service_pb2.SendMessageRequest] = deque()
         self._requests = RequestTasks("windows", metrics)
         self._published = metrics.counter("strata_broker_windows_total")
         self._logger = get_logger("windows")
-        self._observe(metrics)
 
     async def run(self) -> None:
         """Collect until cancelled."""
@@ -106,11 +109,12 @@ class WindowCollector:
     async def collect(self) -> list[WindowBatch]:
         """Ask this broker's storage nodes for windows that it has not seen."""
         nodes = {node.node_id: node for node in self._mine()}
-        self._consumers = {node: rows for node, rows in self._consumers.items() if node in nodes}
+        self._lags.keep_only(nodes)
         self._seen = {node: start for node, start in self._seen.items() if node in nodes}
         async with asyncio.TaskGroup() as calls:
             # One task per storage node: a silent node must not delay the others.
             asked = [calls.create_task(self._ask(node)) for node in nodes.values()]
+        await self._lags.show()
         return [batch for task in asked for batch in task.result()]
 
     async def publish(self, batches: Iterable[WindowBatch]) -> None:
@@ -119,10 +123,13 @@ class WindowCollector:
         Windows that are not stored are sent again later: a storage node gives each one once.
         """
         waiting = self._unpublished
-        waiting += [_message_of(batch, number) for batch, number in _numbered(batches)]
-        while len(waiting) > self._options.max_unpublished:
-            waiting.popleft()
-            self._published.add(1, {"result": "lost"})
+        for batch, number in _numbered(batches):
+            waiting.append(_message_of(batch, number))
+            if len(waiting) > self._options.max_unpublished:
+                waiting.popleft()
+                self._published.add(1, {"result": "lost"})
+            # Thousands of rows become bytes.
+            await asyncio.sleep(0)
         try:
             await self._make_topic()
         except (MetaRefused, AngeliaError, RequestError) as failure:
@@ -179,32 +186,37 @@ class WindowCollector:
             )
         except AngeliaError:
             # The lag at a silent node is not known any more.
-            self._consumers.pop(node.node_id, None)
+            self._lags.forget(node.node_id)
             return []
         if not window.start_ms:
             return []
         self._seen[node.node_id] = window.start_ms
         with passed_over(self._requests, "read a metric window"):
-            return self._batches_of(node, window)
+            return await self._batches_of(node, window)
         # Columns of different lengths, from a node of another version: its lag is not known.
-        self._consumers.pop(node.node_id, None)
+        self._lags.forget(node.node_id)
         return []
 
-    def _batches_of(
+    async def _batches_of(
         self, node: meta_pb2.Node, window: storage_pb2.GetWindowResponse
     ) -> list[WindowBatch]:
-        consumers = list(self._consumer_rows(window.consumer_groups))
-        self._consumers[node.node_id] = consumers
-        rows: dict[WindowKind, Iterable[Row]] = {
-            WindowKind.QUEUE: self._queue_rows(window.queues),
+        consumers = await _in_pieces(self._consumer_rows(window.consumer_groups))
+        await self._lags.take(node.node_id, consumers)
+        rows = {
+            WindowKind.QUEUE: await _in_pieces(self._queue_rows(window.queues)),
             WindowKind.CONSUMER_GROUP: consumers,
             WindowKind.NODE: [_node_row(node, window.node)],
         }
-        return [
-            batch
-            for kind, of_kind in rows.items()
-            for batch in batches_of(kind, node.node_id, window.start_ms, window.length_ms, of_kind)
-        ]
+        return await _in_pieces(
+            (
+                batch
+                for kind, of_kind in rows.items()
+                for batch in batches_of(
+                    kind, node.node_id, window.start_ms, window.length_ms, of_kind
+                )
+            ),
+            size=1,
+        )
 
     # Names --------------------------------------------------------------------------------------
 
@@ -226,11 +238,6 @@ class WindowCollector:
                 yield place | dict(zip(_QUEUE_NUMBERS, numbers, strict=True))
 
     def _consumer_rows(self, columns: storage_pb2.ConsumerGroupWindows) -> Iterator[Row]:
-        names = {
-            group.consumer_group_id: group.name
-            for group in self._view.consumer_groups()
-            if columns.consumer_group_ids
-        }
         # From a storage node that is older than this broker.
         unknown = [0] * len(columns.leases)
         for group_id, topic_id, queue, raft_group, *numbers in zip(
@@ -246,8 +253,9 @@ class WindowCollector:
             strict=True,
         ):
             place = self._place(topic_id, queue, raft_group)
-            if place is not None and group_id in names:
-                place["consumer_group"] = names[group_id]
+            group = self._view.consumer_group_by_id(group_id)
+            if place is not None and group is not None:
+                place["consumer_group"] = group.name
                 yield place | dict(zip(_CONSUMER_NUMBERS, numbers, strict=True))
 
     def _place(self, topic_id: int, queue: int, raft_group: int) -> dict[str, Value] | None:
@@ -262,52 +270,6 @@ class WindowCollector:
             "queue": queue,
             "raft_group": raft_group,
         }
-
-    # Metrics ------------------------------------------------------------------------------------
-
-    def _observe(self, metrics: Metrics) -> None:
-        for name, column, minus in (
-            ("rocketmq_consumer_lag_messages", "lag_messages", ""),
-            ("rocketmq_consumer_inflight_messages", "leases", ""),
-            ("rocketmq_consumer_ready_messages", "lag_messages", "leases"),
-        ):
-            metrics.gauge(name, partial(self._sums, column, minus))
-        for name, column in (
-            ("rocketmq_consumer_lag_latency", "lag_ms"),
-            ("rocketmq_consumer_queueing_latency", "queueing_ms"),
-        ):
-            metrics.gauge(name, partial(self._longest, column))
-
-    def _longest(self, column: str) -> list[tuple[float, Mapping[str, str]]]:
-        """Return a column's maxima by topic and consumer group, as of the last windows."""
-        longest: dict[_Consumed, int] = {}
-        for rows in self._consumers.values():
-            for row in rows:
-                key = _consumed(row)
-                longest[key] = max(longest.get(key, 0), int(row[column]))
-        return [(value, key._asdict()) for key, value in longest.items()]
-
-    def _sums(self, column: str, minus: str) -> list[tuple[float, Mapping[str, str]]]:
-        """Return a column's sums by topic and consumer group, as of the last windows."""
-        sums: dict[_Consumed, int] = {}
-        for rows in self._consumers.values():
-            for row in rows:
-                key = _consumed(row)
-                value = int(row[column]) - (int(row[minus]) if minus else 0)
-                sums[key] = sums.get(key, 0) + value
-        return [(value, key._asdict()) for key, value in sums.items()]
-
-
-class _Consumed(NamedTuple):
-    """Labels of a consumer group's lag on a topic; both are of one namespace."""
-
-    namespace: str
-    topic: str
-    consumer_group: str
-
-
-def _consumed(row: Row) -> _Consumed:
-    return _Consumed(str(row["namespace"]), str(row["topic"]), str(row["consumer_group"]))
 
 
 _QUEUE_NUMBERS = (
@@ -373,6 +335,16 @@ class OwnWindows:
             "messages_out": recorder.messages_out,
             "bytes_out": recorder.total_bytes_out,
         }
+
+
+async def _in_pieces(items: Iterable[Item], size: int = _ROWS_PER_STEP) -> list[Item]:
+    """Return what an iterator makes, `size` items in each turn of the event loop."""
+    made: list[Item] = []
+    rest = iter(items)
+    while piece := list(islice(rest, size)):
+        made += piece
+        await asyncio.sleep(0)
+    return made
 
 
 def _node_row(node: meta_pb2.Node, window: storage_pb2.NodeWindow) -> Row:

@@ -11,7 +11,8 @@ with more consumers than messages in the time of a receive, the same ones would 
 Invariants: a receive leaves its line when its time is over, its client has gone or it is cancelled,
 and the next one then takes its turn; a line exists only while somebody is in it; a place that is
 not quiet and gave nothing is looked at again at a bounded pace; the cost of a turn does not grow
-with the receives that wait.
+with the receives that wait. News of many places reach the lines some at a time, so that no turn of
+the event loop grows with the lines; a receive whose time ends before they reach its line looks.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import NamedTuple
 
 from strata_broker.base.receive_config import ReceiveSection
@@ -34,6 +36,8 @@ _KEEP_S = 5.0
 _MAX_KEPT_FILTER_BYTES = 1_024
 # A line remembers at most so many receives for each one that is in it.
 _TIDY_FACTOR = 4
+# Lines that news of many places reach in one turn of the event loop; each asks about its places.
+_LINES_PER_TURN = 50
 
 
 class LineKey(NamedTuple):
@@ -93,6 +97,7 @@ class Seat:
             self.line.go()
             if not turn.done():
                 await asyncio.wait((turn,), timeout=timeout_s)
+                self.line.catch_up()
             return turn.done() and turn.result()
         finally:
             self._turn = None
@@ -192,6 +197,8 @@ class Line:
     def go(self) -> None:
         """Let those look who may."""
         self._stop_timer()
+        if self._room.reach(self):
+            self.hurry(None)
         while self._waiting and self.looking < self._width:
             seat = self._waiting[0][2]
             if not seat.waits:
@@ -206,6 +213,11 @@ class Line:
                 return
             heappop(self._waiting)
             seat.take_turn()
+
+    def catch_up(self) -> None:
+        """Let those look who may if there are news that have not reached this line yet."""
+        if self._room.is_due(self):
+            self.go()
 
     def left_behind(self, *, more: bool) -> None:
         """Take in whether a look left messages behind: then more receives may look."""
@@ -267,6 +279,9 @@ class WaitingRoom:
         self.max_width = config.max_looks_per_line
         # (topic id, consumer group id) -> lines
         self._lines: dict[tuple[int, int], dict[LineKey, Line]] = {}
+        # Lines that news of many places have still to reach, the longest wait in front.
+        self._due: dict[Line, None] = {}
+        self._walk: asyncio.Handle | None = None
         # Clients whose receive ended without a message, the oldest first.
         self._kept: OrderedDict[tuple[LineKey, str], _Kept] = OrderedDict()
         self._max_kept = config.max_parked
@@ -321,18 +336,49 @@ class WaitingRoom:
             del self._kept[oldest]
 
     def news(self, place: ConsumerPlace | None) -> None:
-        """Let those look who wait for a place; None: all."""
-        if place is not None:
-            key = place.topic_id, place.consumer_group_id
-            lines = list(self._lines.get(key, {}).values())
-        else:
-            lines = [line for lines in self._lines.values() for line in lines.values()]
-        for line in lines:
+        """Let those look who wait for a place; None: all, soon.
+
+        Changes come one behind the other when a storage node restarts: a line that is due when the
+        next change comes looks once for both.
+        """
+        if place is None:
+            self._due.update(
+                (line, None) for lines in self._lines.values() for line in lines.values()
+            )
+            self._walk_on()
+            return
+        key = place.topic_id, place.consumer_group_id
+        for line in list(self._lines.get(key, {}).values()):
             line.hurry(place)
             line.go()
 
+    def is_due(self, line: Line) -> bool:
+        """Whether there are news of many places that have not reached a line."""
+        return line in self._due
+
+    def reach(self, line: Line) -> bool:
+        """Take in that a line gets all news now; return whether there were any."""
+        if line not in self._due:
+            return False
+        del self._due[line]
+        return True
+
+    def _walk_on(self) -> None:
+        if self._due and self._walk is None:
+            self._walk = asyncio.get_running_loop().call_soon(self._reach_some)
+
+    def _reach_some(self) -> None:
+        self._walk = None
+        try:
+            for line in list(islice(self._due, _LINES_PER_TURN)):
+                line.go()
+        finally:
+            # Also after a failure: the other lines have nobody else who lets them look.
+            self._walk_on()
+
     def drop(self, line: Line) -> None:
         """Forget a line that nobody is in."""
+        self._due.pop(line, None)
         lines = self._lines[line.key[:2]]
         del lines[line.key]
         if not lines:

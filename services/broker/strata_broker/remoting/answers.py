@@ -75,8 +75,17 @@ def succeeded(request: RemotingCommand, **fields: object) -> RemotingCommand:
 
 def with_json(request: RemotingCommand, value: object) -> RemotingCommand:
     """Return the answer of success with a body in JSON."""
-    body = json.dumps(value, separators=(",", ":")).encode()
+    return with_body(request, json_body(value))
+
+
+def with_body(request: RemotingCommand, body: bytes) -> RemotingCommand:
+    """Do the same with a body that was made before, by `json_body`."""
     return request.answered(ResponseCode.SUCCESS, body=body, version=VERSION)
+
+
+def json_body(value: object) -> bytes:
+    """Return a value as the body of an answer."""
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def refused(

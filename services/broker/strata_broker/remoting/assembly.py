@@ -230,7 +230,11 @@ class RemotingPort:
         section = config.remoting
         metrics.declare(METRICS)
         members = RemotingMembers(
-            parts.sessions, clock, member_timeout_ms=section.member_timeout_ms, metrics=metrics
+            parts.sessions,
+            clock,
+            member_timeout_ms=section.member_timeout_ms,
+            notice_pause_ms=section.member_notice_pause_ms,
+            metrics=metrics,
         )
         locks = _queue_locks(runtime)
         routes = RemotingRoutes(

@@ -166,9 +166,14 @@ class RemotingConnection(asyncio.Protocol):
     def tell(self, command: RemotingCommand) -> None:
         """See `RemotingPeer.tell`."""
         if self.has_room:
+            self.tell_frame(encode_frame(command, Serialization.JSON))
+
+    def tell_frame(self, frame: bytes) -> None:
+        """See `RemotingPeer.tell_frame`."""
+        if self.has_room:
             # Nobody waits for it, and the connection ends.
             with suppress(ConnectionResetError):
-                self._write(encode_frame(command, Serialization.JSON))
+                self._write(frame)
 
     async def ask(self, command: RemotingCommand) -> RemotingCommand:
         """See `RemotingPeer.ask`."""

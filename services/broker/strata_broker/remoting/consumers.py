@@ -7,7 +7,7 @@ from functools import partial
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.remoting.addresses import broker_name_of
-from strata_broker.remoting.answers import RemotingRefusal, succeeded, with_json
+from strata_broker.remoting.answers import RemotingRefusal, succeeded, with_body, with_json
 from strata_broker.remoting.exchange import (
     Exchange,
     Handler,
@@ -162,10 +162,10 @@ class RemotingConsumers:
         """
         group = exchange.request.text("consumerGroup")
         exchange.require_group(group, Action.SUB, Action.GET)
-        found = self._members.client_ids(group)
+        found = self._members.listing(group)
         if not found:
             raise RemotingRefusal(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
-        return with_json(exchange.request, {"consumerIdList": found})
+        return with_body(exchange.request, found)
 
     async def check_config(self, exchange: Exchange) -> RemotingCommand:
         """Accept a client's SQL92 subscription; a pull tells if the expression is wrong."""

@@ -45,6 +45,9 @@ class RemotingPeer(Protocol):
     def tell(self, command: RemotingCommand) -> None:
         """Write a request that gets no answer, if there is room for it."""
 
+    def tell_frame(self, frame: bytes) -> None:
+        """Do the same with a request that was encoded once for many clients."""
+
     async def ask(self, command: RemotingCommand) -> RemotingCommand:
         """Write a request, once there is room, and return the client's answer.
 

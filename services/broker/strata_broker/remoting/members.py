@@ -1,19 +1,23 @@
 """Members of consumer groups that are connected here by the remoting protocol.
 
 Remoting consumers divide queues among themselves: each asks for the list of members and takes its
-part. So a change of the list is told to all members at once (NOTIFY_CONSUMER_IDS_CHANGED). A member
-is gone when its connection ends, when it says so, or after a time without a heartbeat.
+part. So a change of the list is told to all members at once (NOTIFY_CONSUMER_IDS_CHANGED). Each of
+them then asks for the list: changes that follow one another quickly, as in a rollout of consumers,
+are told together, and the list is encoded once until it changes. A member is gone when its
+connection ends, when it says so, or after a time without a heartbeat.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 
 from strata_broker.clients.sessions import Sessions
 from strata_broker.metadata.requests import language_of
+from strata_broker.remoting.answers import json_body
 from strata_broker.remoting.exchange import RemotingPeer, headers_of, member_id
 from strata_broker.remoting.heartbeats import RemotingSubscription
-from strata_remoting import RemotingCommand, RequestCode
+from strata_remoting import RemotingCommand, RequestCode, Serialization, encode_frame
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 
@@ -37,6 +41,35 @@ class GroupMember:
         self.heard_s = 0.0
 
 
+class _Group:
+    """Members of one consumer group.
+
+    Attributes:
+        name: of the consumer group.
+        members: by client id.
+        oldest_s: no member was heard of before; it may be earlier than that.
+        client_ids: in order; None: the members have changed.
+        listing: they as a body in JSON; None: likewise.
+        pause: ends when members may be told of a change again; None: they may be now.
+        is_told: whether members know of all changes.
+    """
+
+    __slots__ = ("client_ids", "is_told", "listing", "members", "name", "oldest_s", "pause")
+
+    def __init__(self, name: str, now_s: float) -> None:
+        self.name = name
+        self.members: dict[str, GroupMember] = {}
+        self.oldest_s = now_s
+        self.client_ids: Sequence[str] | None = None
+        self.listing: bytes | None = None
+        self.pause: asyncio.TimerHandle | None = None
+        self.is_told = True
+
+    def changed(self) -> None:
+        """Take in that another client is, or is no more, a member."""
+        self.client_ids = self.listing = None
+
+
 class RemotingMembers:
     """See the module docstring. Used on the event loop only.
 
@@ -47,20 +80,28 @@ class RemotingMembers:
         sessions: of all clients of this broker.
         clock: monotonic time.
         member_timeout_ms: time without a heartbeat after which a member is gone.
+        notice_pause_ms: shortest time between two notices to the members of a group.
         metrics: how many there are.
     """
 
     def __init__(
-        self, sessions: Sessions, clock: Clock, *, member_timeout_ms: int, metrics: Metrics
+        self,
+        sessions: Sessions,
+        clock: Clock,
+        *,
+        member_timeout_ms: int,
+        notice_pause_ms: int,
+        metrics: Metrics,
     ) -> None:
         self._sessions = sessions
         self._clock = clock
         self._timeout_s = member_timeout_ms / 1000
-        # group -> client id -> member
-        self._groups: dict[str, dict[str, GroupMember]] = {}
+        self._notice_pause_s = notice_pause_ms / 1000
+        # Those that have members.
+        self._groups: dict[str, _Group] = {}
         metrics.gauge(
             "strata_broker_remoting_members",
-            lambda: sum(len(members) for members in self._groups.values()),
+            lambda: sum(len(group.members) for group in self._groups.values()),
         )
 
     def heard(
@@ -71,61 +112,100 @@ class RemotingMembers:
         subscriptions: Mapping[str, RemotingSubscription],
     ) -> None:
         """Note a heartbeat of a member; its session is there already."""
-        members = self._groups.setdefault(group, {})
-        member = members.get(client_id)
+        now_s = self._clock.monotonic_s()
+        joined = self._groups.get(group)
+        if joined is None:
+            joined = self._groups[group] = _Group(group, now_s)
+        member = joined.members.get(client_id)
         is_new = member is None
         if member is None:
-            member = members[client_id] = GroupMember(client, client_id)
+            member = joined.members[client_id] = GroupMember(client, client_id)
+            joined.changed()
             self._open_session(member, group)
         member.client = client
         changed = is_new or member.subscriptions != subscriptions
         member.subscriptions = subscriptions
-        member.heard_s = self._clock.monotonic_s()
+        member.heard_s = now_s
         if changed:
             self._show(member, group)
-            self._tell(group)
+            self._tell(joined)
 
     def left(self, client_id: str, group: str) -> None:
         """Forget a member that said goodbye."""
-        if self._forget(client_id, group):
-            self._tell(group)
+        if self._forget(client_id, group) and (rest := self._groups.get(group)) is not None:
+            self._tell(rest)
 
     def disconnected(self, client: RemotingPeer, groups: Iterable[str]) -> None:
         """Forget the members of a connection that ended."""
         for group in groups:
-            member = self._groups.get(group, {}).get(client.client_id)
+            member = self._member(client.client_id, group)
             # A client that has connected anew is not gone.
             if member is not None and member.client is client:
                 self.left(client.client_id, group)
 
-    def client_ids(self, group: str) -> list[str]:
+    def client_ids(self, group: str) -> Sequence[str]:
         """Return the ids of a group's members, in order."""
-        oldest_s = self._clock.monotonic_s() - self._timeout_s
-        members = self._groups.get(group, {})
-        for member in [one for one in members.values() if one.heard_s < oldest_s]:
-            self.left(member.client_id, group)
-        return sorted(members)
+        self._forget_silent(group)
+        found = self._groups.get(group)
+        if found is None:
+            return []
+        if found.client_ids is None:
+            found.client_ids = sorted(found.members)
+        return found.client_ids
+
+    def listing(self, group: str) -> bytes:
+        """Return the body that lists them for clients; empty: there are none."""
+        client_ids = self.client_ids(group)
+        found = self._groups.get(group)
+        if found is None:
+            return b""
+        if found.listing is None:
+            found.listing = json_body({"consumerIdList": client_ids})
+        return found.listing
 
     def subscription(self, client_id: str, group: str, topic: str) -> RemotingSubscription | None:
         """Return the subscription of a member to a topic; None: it told of none."""
-        member = self._groups.get(group, {}).get(client_id)
+        member = self._member(client_id, group)
         return None if member is None else member.subscriptions.get(topic)
 
     def peers(self, group: str) -> dict[str, str]:
         """Return the addresses of a group's members, by client id."""
-        return {name: member.client.peer for name, member in self._groups.get(group, {}).items()}
+        found = self._groups.get(group)
+        members = {} if found is None else found.members
+        return {name: member.client.peer for name, member in members.items()}
 
     def tell(self, group: str, command: RemotingCommand) -> None:
         """Write a request that gets no answer to all members of a group."""
-        for member in self._groups.get(group, {}).values():
-            member.client.tell(command)
+        told = self._groups.get(group)
+        if told is not None:
+            frame = encode_frame(command, Serialization.JSON)
+            for member in told.members.values():
+                member.client.tell_frame(frame)
+
+    def _member(self, client_id: str, group: str) -> GroupMember | None:
+        found = self._groups.get(group)
+        return None if found is None else found.members.get(client_id)
+
+    def _forget_silent(self, group: str) -> None:
+        """Forget members without a heartbeat; most calls look at none of them."""
+        oldest_s = self._clock.monotonic_s() - self._timeout_s
+        found = self._groups.get(group)
+        if found is None or found.oldest_s >= oldest_s:
+            return
+        for member in [one for one in found.members.values() if one.heard_s < oldest_s]:
+            self.left(member.client_id, group)
+        heard_s = [member.heard_s for member in found.members.values()]
+        found.oldest_s = min(heard_s, default=oldest_s)
 
     def _forget(self, client_id: str, group: str) -> bool:
-        members = self._groups.get(group, {})
-        if members.pop(client_id, None) is None:
+        found = self._groups.get(group)
+        if found is None or found.members.pop(client_id, None) is None:
             return False
-        if not members:
+        found.changed()
+        if not found.members:
             del self._groups[group]
+            if found.pause is not None:
+                found.pause.cancel()
         session = self._sessions.find(member_id(client_id, group))
         if session is not None:
             session.open_calls -= 1
@@ -146,9 +226,20 @@ class RemotingMembers:
         for topic, subscription in member.subscriptions.items():
             self._sessions.subscribed(session, ("", group), ("", topic), subscription.expression)
 
-    def _tell(self, group: str) -> None:
-        """Tell all members that there are others now."""
+    def _tell(self, group: _Group) -> None:
+        """Tell all members that there are others now, or have other subscriptions."""
+        group.is_told = False
+        if group.pause is None:
+            self._notify(group)
+
+    def _notify(self, group: _Group) -> None:
+        group.pause = None
+        if group.is_told:
+            return
+        group.is_told = True
+        loop = asyncio.get_running_loop()
+        group.pause = loop.call_later(self._notice_pause_s, self._notify, group)
         told = RemotingCommand(
-            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields={"consumerGroup": group}
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields={"consumerGroup": group.name}
         ).oneway()
-        self.tell(group, told)
+        self.tell(group.name, told)
