@@ -220,12 +220,8 @@ OF_STORAGE = (
         "let-one-broker-end-a-client",
         25,
         "services/storage/strata_storage/leading/pops/holders.py",
-        "        clients.difference_update(silent)\n",
-        (
-            "        clients.difference_update(silent)\n"
-            "        for client in silent:\n"
-            "            self._seen_at_s.pop(client, None)\n"
-        ),
+        "            self._seen(client, reporter.heard_at_s)",
+        "            self._seen_at_s.pop(client, None)",
         (
             "tests/unit/storage/test_holders.py::test_a_client_that_one_broker_hears_no_more_lives_by_another_one",
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 from strata.broker.v1 import peer_pb2
 from strata_broker.base.config import PeerSection, SessionSection
@@ -16,8 +17,8 @@ ASKER = "asker"
 class NoStreams:
     """Telemetry of clients that have no streams."""
 
-    def client_ids(self) -> frozenset[str]:
-        return frozenset()
+    def stream_of(self, client_id: str) -> None:
+        return None
 
 
 class World:
@@ -62,3 +63,19 @@ def test_other_silent_clients_are_not_listed() -> None:
     assert world.listed(client_id="silent") == []
     assert world.listed(client_id=ASKER, consumer_group="g") == []
     assert world.listed() == [("alive", False, "")]
+
+
+def test_a_client_that_is_asked_for_is_looked_up() -> None:
+    """Each new client that asks for replies makes every broker do it: none looks at all clients."""
+    world = World()
+    for client_id in ("alive", "other"):
+        world.sessions.heard(client_id)
+    with patch.object(Sessions, "alive", side_effect=AssertionError):
+        assert world.listed(client_id="alive") == [("alive", False, "")]
+        assert world.listed(client_id="alive", consumer_group="g") == []
+        assert world.listed(client_id="nobody") == []
+        world.clock.advance(20)
+        assert world.listed(client_id="alive") == []
+    world.sessions.heard("other")
+    world.sessions.terminated("other")
+    assert world.listed(client_id="other") == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
@@ -159,20 +161,61 @@ async def test_storage_hears_everything_first_then_changes(
     assert storage.clients[7] == {text_hash("a"), text_hash("b")}
 
 
+async def say_goodbye(edge: FakeEdge, client_id: str) -> None:
+    """Let a client end."""
+    await edge.call(
+        MESSAGING + "NotifyClientTermination",
+        service_pb2.NotifyClientTerminationRequest(),
+        service_pb2.NotifyClientTerminationResponse,
+        {"x-mq-client-id": client_id},
+    )
+
+
 async def test_a_goodbye_is_reported_at_once(
     app: BrokerApp, edge: FakeEdge, storage: FakeStorage
 ) -> None:
     """The client's leases must not wait for the next period."""
     await heartbeat(edge, "a")
     await app.liveness.report()
-    await edge.call(
-        MESSAGING + "NotifyClientTermination",
-        service_pb2.NotifyClientTerminationRequest(),
-        service_pb2.NotifyClientTerminationResponse,
-        {"x-mq-client-id": "a"},
-    )
+    await say_goodbye(edge, "a")
     await until(lambda: list(storage.reports[-1].gone) == [text_hash("a")])
     assert storage.clients[7] == set()
+
+
+async def test_goodbyes_that_come_together_are_one_report(
+    app: BrokerApp, edge: FakeEdge, storage: FakeStorage
+) -> None:
+    """A report looks at all clients: twenty that end must not cost twenty looks at all."""
+    names = [f"c{number}" for number in range(20)]
+    for name in names:
+        await heartbeat(edge, name)
+    await app.liveness.report()
+    before = len(storage.reports)
+    for name in names[:19]:
+        await say_goodbye(edge, name)
+        # The reporter would have its turn.
+        for _ in range(5):
+            await asyncio.sleep(0)
+    await until(lambda: storage.clients[7] == {text_hash("c19")})
+    reports = list(storage.reports)[before:]
+    assert len(reports) <= 3, "one, on a machine that is not held up for a tenth of a second"
+    gone = {client for report in reports for client in report.gone}
+    assert gone == {text_hash(name) for name in names[:19]}
+
+
+async def test_a_broker_that_stops_passes_the_last_goodbyes_on(
+    app: BrokerApp, edge: FakeEdge, storage: FakeStorage
+) -> None:
+    """Their leases would wait for the silence of the clients; a client that came back has none."""
+    for name in ("a", "b", "c"):
+        await heartbeat(edge, name)
+    await app.liveness.report()
+    await say_goodbye(edge, "a")
+    await say_goodbye(edge, "b")
+    await heartbeat(edge, "b")
+    await app.liveness.leave()
+    last = storage.reports[-1]
+    assert (last.leaving, list(last.live), list(last.gone)) == (True, [], [text_hash("a")])
 
 
 async def test_a_client_that_fell_silent_leaves_the_list_but_is_not_gone(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -207,6 +207,39 @@ async def test_a_bare_stream_is_told_changes_too(edge: FakeEdge, meta: FakeMeta)
     bare = Stream(edge, "c1")
     assert (await bare.hear()).settings.backoff_policy.max_attempts == 3
     bare.hang_up()
+
+
+class Unwalked(set[TelemetryStream]):
+    """Streams that nobody may go through."""
+
+    def __iter__(self) -> Iterator[TelemetryStream]:
+        raise AssertionError("all streams were looked at")
+
+
+async def test_the_stream_of_a_client_is_looked_up(
+    app: BrokerApp, edge: FakeEdge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that opened another stream has the new one, and the old one if the new one ends."""
+    telemetry = app._telemetry
+    streams: list[Stream] = []
+    opened: list[TelemetryStream] = []
+    for client_id in ("c1", "c2", "c1"):
+        streams.append(Stream(edge, client_id))
+        streams[-1].say(producer("orders"))
+        await streams[-1].hear()
+        opened += telemetry._open - set(opened)
+
+    def found() -> list[int]:
+        with monkeypatch.context() as patches:
+            patches.setattr(telemetry, "_open", Unwalked(telemetry._open))
+            all_found = [telemetry.stream_of(client_id) for client_id in ("c1", "c2", "c3")]
+        return [-1 if one is None else opened.index(one) for one in all_found]
+
+    assert found() == [2, 1, -1]
+    for number, left in ((2, [0, 1, -1]), (0, [-1, 1, -1]), (1, [-1, -1, -1])):
+        streams[number].hang_up()
+        assert await anext(streams[number].answers, None) is None
+        assert found() == left
 
 
 async def test_a_bare_stream_is_registered_by_client_id(app: BrokerApp, edge: FakeEdge) -> None:

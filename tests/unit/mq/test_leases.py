@@ -274,6 +274,23 @@ def test_an_auto_renewed_lease_lives_with_its_holder() -> None:
     assert not ack(leases, 1, taken[1], LATER_MS)
 
 
+def test_holders_are_told_by_their_first_lease_and_their_last() -> None:
+    """Leases in between change nothing; a reset takes from all, a load tells of all."""
+    leases = QueueLeases(head=0)
+    taken = dict(leases.take(request(2, auto_renew=True), NOW_MS, 4, columns(4)).leases)
+    assert (leases.take_changed_holders(), leases.holds(HOLDER)) == ((HOLDER,), True)
+    leases.take(request(1, auto_renew=True), NOW_MS, 4, columns(4))
+    assert ack(leases, 0, taken[0])
+    assert ack(leases, 1, taken[1])
+    assert (leases.take_changed_holders(), leases.holds(HOLDER)) == ((), True)
+    rows = leases.rows()
+    leases.reset(3)
+    assert (leases.take_changed_holders(), leases.holds(HOLDER)) == ((HOLDER,), False)
+    assert (leases.take_changed_holders(), leases.holders()) == ((), ())
+    loaded = QueueLeases(head=3, rows=rows)
+    assert (loaded.take_changed_holders(), loaded.holds(HOLDER)) == ((HOLDER,), True)
+
+
 def test_an_auto_renewed_lease_ends_at_the_hard_limit() -> None:
     """Three hours after it was taken the lease is over, whoever lives."""
     limit_ms = 10_800_000

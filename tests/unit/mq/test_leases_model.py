@@ -180,6 +180,8 @@ class LeaseMachine(RuleBasedStateMachine):
         self.leases = self.build()
 
     def build(self) -> QueueLeases:
+        # By what changed only.
+        self.known_holders: set[int] = set()
         return QueueLeases(
             head=self.naive.head,
             generation=self.naive.generation,
@@ -476,6 +478,10 @@ class LeaseMachine(RuleBasedStateMachine):
             if lease.auto_renewed and lease.state is LeaseState.LEASED
         }
         assert set(self.leases.holders()) == held
+        for holder in self.leases.take_changed_holders():
+            known, holds = self.known_holders, self.leases.holds(holder)
+            (known.add if holds else known.discard)(holder)
+        assert self.known_holders == held
 
     @invariant()
     def nothing_is_lost(self) -> None:

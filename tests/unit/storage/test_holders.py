@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import random
+from collections import OrderedDict
+
+import pytest
+
 from strata_runtime.stalls import OwnStalls
 from strata_storage.leading.pops.holders import Holders
 from strata_testing.clock import ManualClock
@@ -107,3 +112,97 @@ def test_a_node_that_stood_still_does_not_hold_it_against_clients_and_brokers() 
     holders.report(1, [7], [], [], now_s := live(1), full=True)
     assert not holders.is_dead(7, now_s + 14.9, silent_too=True)
     assert holders.is_dead(7, now_s + 15.0, silent_too=True)
+
+
+class CountedTimes(OrderedDict[int, float]):
+    """Counts how often a time is set."""
+
+    set_count = 0
+
+    def __setitem__(self, client: int, at_s: float) -> None:
+        self.set_count += 1
+        super().__setitem__(client, at_s)
+
+
+def test_a_report_costs_what_it_changes() -> None:
+    """However many clients the broker has; those that it does not name live on by it."""
+    holders = Holders(15.0, OwnStalls(0.1))
+    holders.report(1, range(5_000), [], [], 0.0, full=True)
+    times = holders._seen_at_s = CountedTimes()
+    holders.report(1, [5_000], [1], [2, 3], 10.0, full=False)
+    assert times.set_count <= 3
+    assert dict(times) == {2: 0.0, 3: 0.0}
+    dead = [client for client in range(5_001) if holders.is_dead(client, 20.0, silent_too=True)]
+    assert dead == [1, 2, 3]
+
+
+class NaiveHolders:
+    """Looks at all clients of a broker at each report."""
+
+    def __init__(self) -> None:
+        self.brokers: dict[int, set[int]] = {}
+        self.seen_at_s: dict[int, float] = {}
+        self.gone_at_s: dict[int, float] = {}
+
+    def report(
+        self,
+        broker: int,
+        live: set[int],
+        gone: set[int],
+        silent: set[int],
+        now_s: float,
+        *,
+        full: bool,
+    ) -> bool:
+        if broker not in self.brokers and not full:
+            return True
+        before = self.brokers.get(broker, set())
+        there = self.brokers[broker] = ((set() if full else before) | live) - silent - gone
+        for client in gone:
+            self.seen_at_s.pop(client, None)
+            self.gone_at_s.setdefault(client, now_s)
+        for client in there:
+            self.touch(client, now_s)
+        return False
+
+    def touch(self, client: int, now_s: float) -> None:
+        self.seen_at_s[client] = now_s
+        self.gone_at_s.pop(client, None)
+
+    def state(self, client: int, now_s: float) -> tuple[bool, bool, float]:
+        gone_at_s = self.gone_at_s.get(client)
+        is_gone = gone_at_s is not None
+        is_silent = now_s - self.seen_at_s.get(client, -100.0) >= 15.0
+        settled_s = now_s
+        if gone_at_s is not None and now_s - gone_at_s < 1.0:
+            settled_s = gone_at_s - 1.0
+        return is_gone, is_gone or is_silent, settled_s
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_holders_are_as_if_each_report_looked_at_all_clients(seed: int) -> None:
+    """Three brokers report six clients that come, move, say goodbye and fall silent, at random."""
+    chance = random.Random(seed)
+    holders, naive = Holders(15.0, OwnStalls(0.1)), NaiveHolders()
+    now_s = 0.0
+    for _ in range(2_000):
+        now_s += chance.choice((0.0, 0.25, 0.5, 4.0, 8.0))
+        if chance.random() < 0.1:
+            client = chance.randrange(6)
+            holders.touch(client, now_s)
+            naive.touch(client, now_s)
+        else:
+            named = {client: chance.randrange(6) for client in range(6)}
+            live, gone, silent = (
+                {client for client, part in named.items() if part == which} for which in range(3)
+            )
+            broker, full = chance.randrange(3), chance.random() < 0.2
+            wanted = holders.report(broker, live, gone, silent, now_s, full=full)
+            assert wanted == naive.report(broker, live, gone, silent, now_s, full=full)
+        for client in range(6):
+            found = (
+                holders.is_dead(client, now_s, silent_too=False),
+                holders.is_dead(client, now_s, silent_too=True),
+                holders.settled_s(client, now_s),
+            )
+            assert found == naive.state(client, now_s), f"seed {seed}, client {client}"

@@ -108,6 +108,17 @@ class EndingLeases(QueueLeaseRows):
         """Return the distinct holders of auto-renewed leases."""
         return self._held.owners()
 
+    def holds(self, holder: int) -> bool:
+        """Whether a client holds an auto-renewed lease."""
+        return self._held.owns(holder)
+
+    def take_changed_holders(self) -> Sequence[int]:
+        """Return the clients whose first such lease came, or whose last one went, since last time.
+
+        At first all holders: so a caller that asks after each change knows them without a walk.
+        """
+        return self._held.take_changed()
+
     def next_deadline_ms(self) -> int | None:
         """Return when `expire` has something to do next; 0: now, exhausted rows to list."""
         return 0 if self._exhausted and self._exhausted_unlisted else self._deadlines.first_ms()

@@ -150,15 +150,22 @@ class OffsetsByAttempt:
 class OffsetsByOwner:
     """Offsets by the client that they belong to. Nobody owns an empty set."""
 
-    __slots__ = ("_offsets",)
+    __slots__ = ("_changed", "_offsets")
 
     def __init__(self) -> None:
+        # Owners since `take_changed`: those that own their first offset, or their last no more.
+        self._changed: dict[int, None] = {}
         # The inner dict is a set that keeps its order.
         self._offsets: dict[int, dict[int, None]] = {}
 
     def add(self, owner: int, offsets: Iterable[int]) -> None:
         """Give an owner more offsets, at least one."""
-        self._offsets.setdefault(owner, {}).update(dict.fromkeys(offsets))
+        owned = self._offsets.get(owner)
+        if owned is None:
+            self._offsets[owner] = dict.fromkeys(offsets)
+            self._changed[owner] = None
+        else:
+            owned.update(dict.fromkeys(offsets))
 
     def discard(self, owner: int, offset: int) -> None:
         """Take an offset that the owner has."""
@@ -166,6 +173,26 @@ class OffsetsByOwner:
         del owned[offset]
         if not owned:
             del self._offsets[owner]
+            self._changed[owner] = None
+
+    def clear(self) -> None:
+        """Take everything from everybody."""
+        self._changed.update(dict.fromkeys(self._offsets))
+        self._offsets = {}
+
+    def owns(self, owner: int) -> bool:
+        """Whether an owner has any offset."""
+        return owner in self._offsets
+
+    def take_changed(self) -> Sequence[int]:
+        """Return the owners that began or ceased to own anything since the last call.
+
+        One that did both is among them, too.
+        """
+        if not self._changed:
+            return ()
+        changed, self._changed = self._changed, {}
+        return tuple(changed)
 
     def of(self, owner: int) -> Sequence[int]:
         """Return an owner's offsets in the order of their adding."""

@@ -61,6 +61,8 @@ class QueueLeaseRows:
         self.head = head
         self.generation = generation
         self._auto_renew_limit_ms = auto_renew_limit_ms
+        # By holder of an auto-renewed lease.
+        self._held = OffsetsByOwner()
         self._forget_rows()
         self._rows.update(sorted(rows))
         for offset, lease in self._rows.items():
@@ -93,8 +95,7 @@ class QueueLeaseRows:
         self._rows: dict[int, Lease] = {}
         self._offsets: deque[int] = deque()
         self._deadlines = Deadlines(self._rows, self._auto_renew_limit_ms)
-        # By holder of an auto-renewed lease.
-        self._held = OffsetsByOwner()
+        self._held.clear()
         self._attempts = OffsetsByAttempt(self._rows)
         self._exhausted: dict[int, None] = {}
         self._exhausted_unlisted = False

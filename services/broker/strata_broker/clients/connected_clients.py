@@ -42,9 +42,8 @@ class ConnectedClients:
         """Return the live clients that a request asks for, by client id."""
         wanted = [client for client in self._known(request) if _is_wanted(client, request)]
         wanted.sort(key=lambda client: client.client_id)
-        streams = self._telemetry.client_ids()
         response = peer_pb2.ListClientsResponse(
-            clients=(_shown(client, streams) for client in wanted[: self._max_clients]),
+            clients=(self._shown(client) for client in wanted[: self._max_clients]),
             truncated=len(wanted) > self._max_clients,
         )
         for client in response.clients:
@@ -59,35 +58,37 @@ class ConnectedClients:
         producers say less than a session may be silent for.
         """
         client_id = request.client_id
-        if client_id and self._replied_user(client_id) is not None:
+        if not client_id:
+            return self._sessions.alive()
+        if self._replied_user(client_id) is not None:
             return [self._sessions.find(client_id) or Client(client_id)]
-        return self._sessions.alive()
+        client = self._sessions.find_alive(client_id)
+        return [] if client is None else [client]
 
     def count(self) -> peer_pb2.CountConnectionsResponse:
         """Return how many clients are connected."""
         return peer_pb2.CountConnectionsResponse(connections=self._connections())
 
-
-def _shown(client: Client, streams: frozenset[str]) -> peer_pb2.ConnectedClient:
-    group = client.consumer_group
-    shown = peer_pb2.ConnectedClient(
-        client_id=client.client_id,
-        client_type=definition_pb2.ClientType.ValueType(client.client_type),
-        language=definition_pb2.Language.ValueType(client.language),
-        version=client.version,
-        hostname=client.hostname,
-        address=client.address,
-        namespace=_namespace_of(client),
-        consumer_group=group[1] if group is not None else "",
-        topics=sorted(name for _, name in client.topics),
-        heard_ms=client.heard_wall_ms,
-        has_stream=client.client_id in streams,
-    )
-    for (_, topic), expression in client.subscriptions.items():
-        shown.subscriptions[topic].expression = expression
-        kind = client.filter_types.get(topic, definition_pb2.TAG)
-        shown.subscriptions[topic].type = definition_pb2.FilterType.ValueType(kind)
-    return shown
+    def _shown(self, client: Client) -> peer_pb2.ConnectedClient:
+        group = client.consumer_group
+        shown = peer_pb2.ConnectedClient(
+            client_id=client.client_id,
+            client_type=definition_pb2.ClientType.ValueType(client.client_type),
+            language=definition_pb2.Language.ValueType(client.language),
+            version=client.version,
+            hostname=client.hostname,
+            address=client.address,
+            namespace=_namespace_of(client),
+            consumer_group=group[1] if group is not None else "",
+            topics=sorted(name for _, name in client.topics),
+            heard_ms=client.heard_wall_ms,
+            has_stream=self._telemetry.stream_of(client.client_id) is not None,
+        )
+        for (_, topic), expression in client.subscriptions.items():
+            shown.subscriptions[topic].expression = expression
+            kind = client.filter_types.get(topic, definition_pb2.TAG)
+            shown.subscriptions[topic].type = definition_pb2.FilterType.ValueType(kind)
+        return shown
 
 
 def _namespace_of(client: Client) -> str:

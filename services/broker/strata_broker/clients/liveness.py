@@ -2,10 +2,10 @@
 
 A report also names the topics of connected producers, so that their transaction checks come here.
 
-Rule 25: the broker sends the changes every few seconds, everything at first and on request, and a
-goodbye at once. A node that a report did not reach gets everything next time. Invariant: only a
-client that said goodbye is reported as gone. A silent client just leaves the list, because another
-broker may still hear it.
+Rule 25: the broker sends the changes every few seconds, everything at first and on request, and
+goodbyes after a moment, together with others that come in it. A node that a report did not reach
+gets everything next time. Invariant: only a client that said goodbye is reported as gone. A silent
+client just leaves the list, because another broker may still hear it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ _REPORT_CLIENTS = SERVICE + "ReportClients"
 
 # Producers that come together are reported together.
 _TOPICS_PAUSE_S = 0.1
+# So are clients that end together; storage nodes look for leases to release less often than that.
+_GOODBYES_PAUSE_S = 0.1
 
 _NOBODY: frozenset[int] = frozenset()
 
@@ -66,8 +68,9 @@ class LivenessReporter:
         self._told: dict[str, _Told] = {}
         # node -> goodbyes it has not confirmed
         self._goodbyes: dict[str, set[int]] = {}
+        self._said_goodbye = False
         self._topics_changed = False
-        sessions.on_goodbye(self._wake.set)
+        sessions.on_goodbye(self._note_goodbye)
         producers.on_topics(self._note_topics)
 
     async def run(self) -> None:
@@ -81,12 +84,19 @@ class LivenessReporter:
                 continue
 
     async def leave(self) -> None:
-        """Tell every storage node that this broker stops: its clients are at other brokers now."""
-        goodbye = storage_pb2.ReportClientsRequest(
-            broker_boot_id=self._boot_id, full=True, leaving=True
-        )
+        """Tell every storage node that this broker stops: its clients are at other brokers now.
+
+        Those that said goodbye to it a moment ago are at none.
+        """
+        goodbyes, live = self._sessions.take_goodbyes(), self._sessions.live_holders()
         async with asyncio.TaskGroup() as calls:
             for node in self._view.nodes(meta_pb2.NODE_KIND_STORAGE):
+                goodbye = storage_pb2.ReportClientsRequest(
+                    broker_boot_id=self._boot_id,
+                    full=True,
+                    gone=(goodbyes | self._goodbyes.get(node.node_id, set())) - live,
+                    leaving=True,
+                )
                 calls.create_task(self._tell(node.node_id, goodbye))
 
     async def report(self) -> None:
@@ -104,6 +114,15 @@ class LivenessReporter:
         async with asyncio.TaskGroup() as calls:
             for node in nodes:
                 calls.create_task(self._report_to(node, now))
+
+    def _note_goodbye(self) -> None:
+        if not self._said_goodbye:
+            self._said_goodbye = True
+            asyncio.get_running_loop().call_later(_GOODBYES_PAUSE_S, self._report_goodbyes)
+
+    def _report_goodbyes(self) -> None:
+        self._said_goodbye = False
+        self._wake.set()
 
     def _note_topics(self) -> None:
         if not self._topics_changed:

@@ -152,6 +152,12 @@ class Sessions:
         """Find a client that is remembered."""
         return self._clients.get(client_id)
 
+    def find_alive(self, client_id: str) -> Client | None:
+        """Find a client that is alive."""
+        client = self._clients.get(client_id)
+        is_alive = client is not None and self.is_alive(client, self._clock.monotonic_s())
+        return client if is_alive else None
+
     def heard(self, client_id: str, peer: str = "", user: str = "") -> Client:
         """Note a sign of life.
 

@@ -162,6 +162,8 @@ class Telemetry:
         self._config = config
         self._requests = requests
         self._open: set[TelemetryStream] = set()
+        # Client id -> its open streams, the latest one last.
+        self._by_client: dict[str, list[TelemetryStream]] = {}
         self._by_group: defaultdict[Name, set[TelemetryStream]] = defaultdict(set)
         # Streams whose consumer group changed; open ones only, so at most `max_streams`.
         self._outdated: set[TelemetryStream] = set()
@@ -239,12 +241,9 @@ class Telemetry:
         self._on_reply = callback
 
     def stream_of(self, client_id: str) -> TelemetryStream | None:
-        """Return an open stream of a client; looks at all streams, for operators."""
-        return next((one for one in self._open if one.caller.client_id == client_id), None)
-
-    def client_ids(self) -> frozenset[str]:
-        """Return the clients that have an open stream."""
-        return frozenset(stream.caller.client_id for stream in self._open)
+        """Return the open stream of a client, the latest one of several; None: it has none."""
+        streams = self._by_client.get(client_id)
+        return streams[-1] if streams else None
 
     async def push_changes(self) -> None:
         """Push new settings to clients after changes of their consumer groups, until cancelled.
@@ -293,6 +292,7 @@ class Telemetry:
 
     def _opened(self, stream: TelemetryStream) -> None:
         self._open.add(stream)
+        self._by_client.setdefault(stream.caller.client_id, []).append(stream)
         self._join_group(stream)
         self._producers.update(stream)
         stream.client.open_calls += 1
@@ -304,6 +304,10 @@ class Telemetry:
 
     def _closed(self, stream: TelemetryStream) -> None:
         self._open.discard(stream)
+        streams = self._by_client[stream.caller.client_id]
+        streams.remove(stream)
+        if not streams:
+            del self._by_client[stream.caller.client_id]
         self._outdated.discard(stream)
         self._leave_group(stream)
         self._producers.closed(stream)

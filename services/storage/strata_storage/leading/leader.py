@@ -213,7 +213,7 @@ class GroupLeader:
     def release(self, holders: Holders) -> int:
         """Release the auto-renewed leases of clients that are gone (rule 25); return how many.
 
-        Also learns which brokers are lost: what they took may have been given to nobody.
+        Also learns which brokers are lost: `release_lost` sees to what they took last.
 
         Raises:
             Refused: not now; it is tried again.
@@ -224,15 +224,17 @@ class GroupLeader:
         # Brokers cannot report to a node that stands still: it waits for so much longer.
         stalled_s = holders.stalled_s - self._stalled_before_s
         settled = now_s - self._since_s - stalled_s >= self._options.holder_grace_s
-        lost = self.sets.lost_brokers
-        lost.clear()
-        for broker in holders.brokers.lost(now_s):
-            lost[broker.mark] = now_ms - int((now_s - broker.delivered_until_s) * 1_000)
+        self.sets.lose(
+            {
+                broker: now_ms - int((now_s - broker.delivered_until_s) * 1_000)
+                for broker in holders.brokers.lost(now_s)
+            }
+        )
+        lost = self.sets.lost.since_ms
         self.sets.check_open()
         sections: list[Section] = []
         for holder in self.sets.holders():
-            is_dead = holders.is_dead(holder, now_s, silent_too=settled)
-            if not is_dead and not lost:
+            if not holders.is_dead(holder, now_s, silent_too=settled):
                 continue
             settled_s = holders.settled_s(holder, now_s)
             before_ms = None
@@ -240,10 +242,41 @@ class GroupLeader:
                 before_ms = now_ms - int((now_s - settled_s) * 1_000)
             for lease_set in self.sets.held_by(holder):
                 leases = lease_set.leases
-                changes = [leases.release_lost(holder, lost, now_ms)]
-                if is_dead:
-                    changes.append(leases.release_holder(holder, now_ms, before_ms))
+                changes = (
+                    leases.release_lost(holder, lost, now_ms),
+                    leases.release_holder(holder, now_ms, before_ms),
+                )
                 sections += [(lease_set, change) for change in changes if change is not None]
+        if sections:
+            # Nobody waits for it; what is refused is kept and goes with the next entry.
+            self.sets.propose(sections)
+        return sum(len(change.puts) for _, change in sections)
+
+    def release_lost(self, limit: int) -> int:
+        """Release leases that lost brokers may not have delivered (rule 36); return how many.
+
+        Their holders live and do not know of them. Searches sets until they had `limit` leases;
+        `sets.lost` says whether more wait.
+
+        Raises:
+            Refused: not now; it is tried again.
+        """
+        self.sets.check_open()
+        now_ms, lost = self.proposer.now_ms(), self.sets.lost
+        sections: list[Section] = []
+        seen = 0
+        while seen < limit and (lease_set := self.sets.next_of_lost()) is not None:
+            leases = lease_set.leases
+            seen += 1 + leases.in_flight + leases.waiting
+            changes = [
+                change
+                for holder in leases.holders()
+                if (change := leases.release_lost(holder, lost.since_ms, now_ms)) is not None
+            ]
+            if changes:
+                sections += [(lease_set, change) for change in changes]
+                # There may be more of a holder than fit into a change.
+                lost.put_off(lease_set.key)
         if sections:
             # Nobody waits for it; what is refused is kept and goes with the next entry.
             self.sets.propose(sections)

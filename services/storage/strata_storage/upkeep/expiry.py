@@ -23,6 +23,8 @@ from strata_storage.upkeep.instruments import Instruments
 
 # Dead holders are looked for in every so many turns.
 _TURNS_PER_RELEASE = 5
+# Leases of the sets that are searched in one turn of the event loop after the loss of a broker.
+_SEARCHED_PER_TURN = 2_000
 
 
 class Expiry:
@@ -50,6 +52,8 @@ class Expiry:
         self._tasks = tasks
         self._instruments = instruments
         self._passed_write_ms = passed_write_ms
+        # Leaders whose sets are just being searched.
+        self._searched: set[GroupLeader] = set()
         self._logger = get_logger("storage")
 
     async def run(self, interval_s: float) -> None:
@@ -63,13 +67,18 @@ class Expiry:
                     continue
                 releases = turn % _TURNS_PER_RELEASE == 0
                 exhausted = self._expire(engine, leader, releases=releases)
+                if releases and leader.sets.lost and leader not in self._searched:
+                    name = f"lost-brokers-{engine.raft_group}"
+                    self._tasks.spawn(name, self._release_lost(engine, leader))
                 if exhausted:
                     name = f"dead-letters-{engine.raft_group}"
                     self._tasks.spawn(name, self._move(leader, exhausted))
 
     async def once(self, engine: GroupEngine, leader: GroupLeader, *, releases: bool) -> None:
         """Have a turn for one raft group, and wait for what it began."""
-        await self._move(leader, self._expire(engine, leader, releases=releases))
+        exhausted = self._expire(engine, leader, releases=releases)
+        await self._release_lost(engine, leader)
+        await self._move(leader, exhausted)
 
     def _expire(
         self, engine: GroupEngine, leader: GroupLeader, *, releases: bool
@@ -94,6 +103,18 @@ class Expiry:
         limited, leader.sets.filter_limited = leader.sets.filter_limited, 0
         self._instruments.filter_limited.add(limited)
         return exhausted
+
+    async def _release_lost(self, engine: GroupEngine, leader: GroupLeader) -> None:
+        """Release what lost brokers took last; the event loop has other turns in between."""
+        self._searched.add(leader)
+        try:
+            while leader.sets.lost and engine.active_leader() is leader:
+                self._instruments.released.add(leader.release_lost(_SEARCHED_PER_TURN))
+                await asyncio.sleep(0)
+        except (Refused, StateError) as error:
+            self._logger.info("expiry waits", raft_group=engine.raft_group, reason=str(error))
+        finally:
+            self._searched.discard(leader)
 
     async def _move(self, leader: GroupLeader, exhausted: Sequence[Exhausted]) -> None:
         for result in await leader.dead_letters.move_exhausted(exhausted):

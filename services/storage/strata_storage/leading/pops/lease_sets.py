@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.commands import DropKind, encode_leases
@@ -22,8 +22,11 @@ from strata_state.ports import StateError
 from strata_state.rows import ConsumerKey
 from strata_storage.base.errors import Refused
 from strata_storage.base.key_index import KeyIndex
+from strata_storage.leading.brokers import LostBroker
+from strata_storage.leading.pops.lost_takes import LostTakes
 from strata_storage.leading.pops.matches import Matches
 from strata_storage.leading.pops.set_deadlines import SetDeadlines
+from strata_storage.leading.pops.set_holders import SetHolders
 from strata_storage.leading.proposer import Proposer
 from strata_storage.rows.machine import GroupMachine
 from strata_storage.rows.ownership import Topic
@@ -65,6 +68,11 @@ class LeaseSets:
         proposer: where changes go.
         max_idle: sets kept in memory beyond those that have changes under way.
         wake: called with a set's key when messages of it may have become deliverable.
+
+    Attributes:
+        trimmed_leases, filtered, filter_limited: counted since the last turn of the timer.
+        held_queues: (topic, queue) of which pops take nothing for now.
+        lost: sets to be searched for leases of lost brokers.
     """
 
     __slots__ = (
@@ -84,7 +92,7 @@ class LeaseSets:
         "filter_limited",
         "filtered",
         "held_queues",
-        "lost_brokers",
+        "lost",
         "trimmed_leases",
     )
 
@@ -106,7 +114,7 @@ class LeaseSets:
         self._by_topic: KeyIndex[ConsumerKey] = KeyIndex()
         self._by_consumer_group: KeyIndex[ConsumerKey] = KeyIndex()
         self._deadlines = SetDeadlines()
-        self._holders: dict[int, set[ConsumerKey]] = {}
+        self._holders = SetHolders()
         # Changes decided whose proposal was refused: they go before any other.
         self._kept: list[Section] = []
         # Sets whose head moved over messages that nobody wanted, and since when there are any.
@@ -115,10 +123,8 @@ class LeaseSets:
         self.trimmed_leases = 0
         self.filtered = 0
         self.filter_limited = 0
-        # (topic, queue) of which pops take nothing for now.
         self.held_queues: set[tuple[int, int]] = set()
-        # Mark of a broker that is lost -> group time since which its answers may not have arrived.
-        self.lost_brokers: dict[int, int] = {}
+        self.lost = LostTakes()
 
     def __len__(self) -> int:
         return len(self._sets)
@@ -143,7 +149,7 @@ class LeaseSets:
                 return None
             rows = self._machine.rows.leases.of_queue(key)
             leases = QueueLeases(
-                head=head.head, generation=head.generation, rows=rows, lost=self.lost_brokers
+                head=head.head, generation=head.generation, rows=rows, lost=self.lost.since_ms
             )
             return self._add(key, leases)
         except StateError as error:
@@ -173,7 +179,7 @@ class LeaseSets:
             # A later epoch goes on where the one before ended: the group's start was there.
             latest = latest and not queue.epoch
             start = queue.next_offset if latest else queue.min_offset
-            started = self._add(key, QueueLeases(head=start, lost=self.lost_brokers))
+            started = self._add(key, QueueLeases(head=start, lost=self.lost.since_ms))
         except StateError as error:
             raise _unreadable(error) from error
         if latest:
@@ -215,6 +221,7 @@ class LeaseSets:
         self._by_topic.add(key[1], key)
         self._trim(added)
         self.note(added)
+        self.lost.loaded(key)
         self._evict()
         return added
 
@@ -337,15 +344,17 @@ class LeaseSets:
 
         future = self._proposer.propose((self.encode(sections),), applied)
         for lease_set, change in sections:
-            self.note(lease_set)
-            if self._frees(lease_set, change):
-                self._wake(lease_set.key)
+            self._changed(lease_set, change)
         return future
 
     def proposed(self, lease_set: LeaseSet, change: LeaseChange) -> None:
         """Take in that a change of a set was proposed in an entry of another kind."""
         lease_set.in_flight += 1
+        self._changed(lease_set, change)
+
+    def _changed(self, lease_set: LeaseSet, change: LeaseChange) -> None:
         self.note(lease_set)
+        self.lost.changed(lease_set.key, change)
         if self._frees(lease_set, change):
             self._wake(lease_set.key)
 
@@ -374,16 +383,22 @@ class LeaseSets:
 
     def note(self, lease_set: LeaseSet) -> None:
         """Take in what of a set runs out next and who holds auto-renewed leases of it."""
-        deadline_ms = lease_set.leases.next_deadline_ms()
+        key, leases = lease_set.key, lease_set.leases
+        deadline_ms = leases.next_deadline_ms()
         if deadline_ms is not None:
-            self._deadlines.note(lease_set.key, deadline_ms)
-        for holder in lease_set.leases.holders():
-            self._holders.setdefault(holder, set()).add(lease_set.key)
+            self._deadlines.note(key, deadline_ms)
+        for holder in leases.take_changed_holders():
+            if leases.holds(holder):
+                self._holders.add(holder, key)
+            elif self._sets.get(key) is lease_set and not lease_set.stale:
+                # Else the rows may have what memory has not.
+                self._holders.discard(holder, key)
 
     def note_row(self, key: ConsumerKey, lease: Lease) -> None:
         """Take in a lease row of a set that is not in memory: a new leader reads all of them."""
         if lease.auto_renewed:
-            self._holders.setdefault(lease.holder, set()).add(key)
+            self._holders.add(lease.holder, key)
+            self.lost.seen(key, lease)
         self._deadlines.note(key, lease.visible_at_ms)
 
     def due(self, now_ms: int, limit: int) -> list[LeaseSet]:
@@ -421,7 +436,7 @@ class LeaseSets:
 
     def holders(self) -> list[int]:
         """Return who may hold auto-renewed leases."""
-        return list(self._holders)
+        return self._holders.holders()
 
     def held_by(self, holder: int) -> list[LeaseSet]:
         """Return the sets in which `holder` has leases, that can be read now.
@@ -429,20 +444,34 @@ class LeaseSets:
         Forgets holders without any.
         """
         sets = []
-        keys = self._holders.get(holder, set())
-        for key in keys.copy():
+        for key in self._holders.keys_of(holder):
             try:
                 found = self.find(key)
             except Refused:
                 # It cannot be read now, and is still known to be the holder's.
                 continue
-            if found is not None and holder in found.leases.holders():
+            if found is not None and found.leases.holds(holder):
                 sets.append(found)
             else:
-                keys.discard(key)
-        if not keys:
-            self._holders.pop(holder, None)
+                self._holders.discard(holder, key)
         return sets
+
+    def lose(self, lost: Mapping[LostBroker, int]) -> None:
+        """Take in which brokers are lost; see `LostTakes.update`."""
+        self.lost.update(lost, self._holders.keys())
+
+    def next_of_lost(self) -> LeaseSet | None:
+        """Return a set to be searched for leases of lost brokers; None: there is none now."""
+        while (key := self.lost.take()) is not None:
+            try:
+                found = self.find(key)
+            except Refused:
+                self.lost.put_off(key)
+                continue
+            self.lost.taken(key)
+            if found is not None:
+                return found
+        return None
 
     # News of apply ------------------------------------------------------------------------------
 
@@ -454,7 +483,7 @@ class LeaseSets:
     def forget_queue(self, topic_id: int, queue: int) -> None:
         """Forget the sets of a queue whose rows are gone."""
         for lease_set in self.of_queue(topic_id, queue):
-            self._remove(lease_set.key)
+            self._drop(lease_set.key)
         gone = (topic_id, queue)
         self._kept = [section for section in self._kept if section[0].key[1:] != gone]
 
@@ -463,8 +492,14 @@ class LeaseSets:
         is_topic = what == DropKind.TOPIC
         at, index = (1, self._by_topic) if is_topic else (0, self._by_consumer_group)
         for key in index.of(dropped_id):
-            self._remove(key)
+            self._drop(key)
         self._kept = [section for section in self._kept if section[0].key[at] != dropped_id]
+
+    def _drop(self, key: ConsumerKey) -> None:
+        """Forget a set whose rows are gone."""
+        for holder in self._sets[key].leases.holders():
+            self._holders.discard(holder, key)
+        self._remove(key)
 
     def check_exists(self, consumer_group_id: int, topic_id: int) -> None:
         """Let a call pass unless its topic or consumer group was dropped.

@@ -1,0 +1,82 @@
+"""Sets to be searched for leases that a lost broker may not have delivered (rule 36).
+
+Invariant: while a broker is lost, each set that may have an auto-renewed lease of it was searched
+after the lease came, or waits to be. All sets are searched once for each loss; later only those
+that a lost broker's lease, or a load from rows, is added to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from strata_mq.leases import Lease, LeaseChange
+from strata_state.rows import ConsumerKey
+from strata_storage.leading.brokers import LostBroker
+
+
+class LostTakes:
+    """See the module docstring.
+
+    Attributes:
+        since_ms: mark of each broker that is lost -> group time since which its answers may not
+            have arrived; always the same object.
+    """
+
+    __slots__ = ("_known", "_put_off", "_waiting", "since_ms")
+
+    def __init__(self) -> None:
+        self.since_ms: dict[int, int] = {}
+        self._known: frozenset[LostBroker] = frozenset()
+        self._waiting: dict[ConsumerKey, None] = {}
+        # To be searched again, but not before the next `update`.
+        self._put_off: dict[ConsumerKey, None] = {}
+
+    def __len__(self) -> int:
+        """Return how many sets wait."""
+        return len(self._waiting)
+
+    def update(self, lost: Mapping[LostBroker, int], held: Collection[ConsumerKey]) -> None:
+        """Take in which brokers are lost now.
+
+        Args:
+            lost: each, and the group time since which its answers may not have arrived.
+            held: all sets with auto-renewed leases.
+        """
+        self.since_ms.clear()
+        self.since_ms.update({broker.mark: since_ms for broker, since_ms in lost.items()})
+        if not lost:
+            self._waiting.clear()
+        else:
+            if not lost.keys() <= self._known:
+                self._waiting.update(dict.fromkeys(held))
+            self._waiting.update(self._put_off)
+        self._put_off.clear()
+        self._known = frozenset(lost)
+
+    def changed(self, key: ConsumerKey, change: LeaseChange) -> None:
+        """Take in a change of a set: a lost broker's call may have come late."""
+        if self.since_ms:
+            for _, lease in change.puts:
+                self.seen(key, lease)
+
+    def seen(self, key: ConsumerKey, lease: Lease) -> None:
+        """Take in a lease of a set."""
+        if lease.auto_renewed and lease.broker in self.since_ms:
+            self._waiting[key] = None
+
+    def loaded(self, key: ConsumerKey) -> None:
+        """Take in that a set was read from rows: it may have more than was known of it."""
+        if self.since_ms:
+            self._waiting[key] = None
+
+    def take(self) -> ConsumerKey | None:
+        """Return a set to be searched; None: there is none now."""
+        return self._waiting.popitem()[0] if self._waiting else None
+
+    def taken(self, key: ConsumerKey) -> None:
+        """Take in that a set that was taken is in memory: to load it marked it once more."""
+        self._waiting.pop(key, None)
+
+    def put_off(self, key: ConsumerKey) -> None:
+        """Search a set again in a while: it cannot be read, or had more than can be released."""
+        self._put_off[key] = None
