@@ -53,10 +53,10 @@ async def test_a_trim_that_cannot_read_its_rows_holds_up_no_other(tmp_path: Path
         node.clock.advance(10)
         plan = retention.plan_trim
 
-        async def failing(machine: GroupMachine, *arguments: object) -> object:
+        async def failing(machine: GroupMachine, *arguments: object, **named: object) -> object:
             if machine.raft_group == GROUP:
                 raise StateError("read failed")
-            return await plan(machine, *arguments)  # type: ignore[arg-type]
+            return await plan(machine, *arguments, **named)  # type: ignore[arg-type]
 
         with patch("strata_storage.process.node.plan_trim", failing):
             await node.app.node.retain_once()

@@ -14,7 +14,7 @@ from strata_mq.layout.pending_rows import PendingKey, PendingRef, PendingRow, Pi
 from strata_raft import Entry
 from strata_state.memory_store import MemoryStore
 from strata_storage.leading.pin_sweep import PinSweep
-from strata_storage.upkeep.retention import FixedRetention, plan_trim
+from strata_storage.upkeep.retention import FixedRetention, TrimTerms, plan_trim
 from tests.unit.storage.pending_entries import (
     START_MS,
     TOPIC_ID,
@@ -129,7 +129,9 @@ class History:
         """Let retention work: everything older than 10 s goes."""
         model = self.model
         retention = FixedRetention(10 * SECOND_MS)
-        command = await plan_trim(self.log.machine, retention, 0, model.now_ms, 0, sweep)
+        command = await plan_trim(
+            self.log.machine, retention, sweep, terms=TrimTerms(model.now_ms, 0)
+        )
         if command is None:
             return
         self.log.trim(command)

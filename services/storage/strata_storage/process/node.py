@@ -59,7 +59,7 @@ from strata_storage.upkeep.instruments import (
 from strata_storage.upkeep.log_keeping import LogKeeping
 from strata_storage.upkeep.node_cluster import NodeCluster
 from strata_storage.upkeep.reserve import Reserve
-from strata_storage.upkeep.retention import plan_trim
+from strata_storage.upkeep.retention import TrimTerms, plan_trim
 from strata_storage.upkeep.row_preparer import Prepared, RowPreparer
 
 _CHECK_INTERVAL_S = 1.0
@@ -416,13 +416,14 @@ class StorageNode:
         """Trim what is too old or too much, then give segments back to the disk."""
         excess_bytes = self.disk_guard.use.excess_bytes
         floors = self.tiering.floors = self._keeping.reclaimer.floor_indexes(excess_bytes)
+        lasts = self._keeping.reclaimer.oldest_lasts()
         # Side by side: one that waits for its quorum, or has many queues, holds up no other.
         async with asyncio.TaskGroup() as trims:
             for engine in self.engines():
                 leader = engine.active_leader()
                 if leader is not None:
-                    floor_index = floors.get(engine.replica_id, 0)
-                    trims.create_task(self._trim(engine, leader, floor_index))
+                    floor, last = floors.get(engine.replica_id, 0), lasts.get(engine.replica_id, 0)
+                    trims.create_task(self._trim(engine, leader, floor, last))
         await self._removals.clean(disk_is_low=False)
         if len(self._data.log.segments()) < 2:
             return
@@ -435,18 +436,17 @@ class StorageNode:
         )
         self._raft.log_trimmed()
 
-    async def _trim(self, engine: GroupEngine, leader: GroupLeader, floor_index: int) -> None:
+    async def _trim(self, engine: GroupEngine, leader: GroupLeader, floor: int, last: int) -> None:
+        default_ms = self._options.retention.default_ms
         try:
             async with leader.trims.turn:
                 trim = await plan_trim(
                     engine.machine,
                     self._cluster.retention,
-                    self._options.retention.default_ms,
-                    leader.proposer.now_ms(),
-                    floor_index,
                     leader.pin_sweep,
-                    self.tiering.is_tiered,
-                    leader.oldest,
+                    terms=TrimTerms(leader.proposer.now_ms(), default_ms, floor, last),
+                    goes_to_tier=self.tiering.is_tiered,
+                    oldest=leader.oldest,
                 )
                 if trim is not None:
                     await committed(leader.proposer.propose((encode_trim(trim),)))
