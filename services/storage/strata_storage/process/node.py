@@ -17,7 +17,6 @@ from contextlib import suppress
 from functools import partial
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.commands import encode_trim
 from strata_mq.filters import FilterCache
 from strata_multiraft import MultiRaft, NotLeader, Replica, ReplicaSpec
 from strata_multiraft.base import TransferFailed
@@ -40,7 +39,7 @@ from strata_storage.leading.known_brokers import KnownBrokers
 from strata_storage.leading.leader import GroupLeader
 from strata_storage.leading.pending.instruments import PendingInstruments
 from strata_storage.leading.pending.pending import PendingPorts
-from strata_storage.leading.proposer import committed, refusal_of
+from strata_storage.leading.proposer import refusal_of
 from strata_storage.process.new_leaders import NewLeaders
 from strata_storage.reads.reader import LogReaders
 from strata_storage.rows.lease_entries import is_lease_entry
@@ -59,7 +58,7 @@ from strata_storage.upkeep.instruments import (
 from strata_storage.upkeep.log_keeping import LogKeeping
 from strata_storage.upkeep.node_cluster import NodeCluster
 from strata_storage.upkeep.reserve import Reserve
-from strata_storage.upkeep.retention import TrimTerms, plan_trim
+from strata_storage.upkeep.retention import TrimTerms, plan_trims
 from strata_storage.upkeep.row_preparer import Prepared, RowPreparer
 
 _CHECK_INTERVAL_S = 1.0
@@ -437,20 +436,19 @@ class StorageNode:
         self._raft.log_trimmed()
 
     async def _trim(self, engine: GroupEngine, leader: GroupLeader, floor: int, last: int) -> None:
+        trims, now_ms = leader.trims, leader.proposer.now_ms
         default_ms = self._options.retention.default_ms
         try:
-            async with leader.trims.turn:
-                trim = await plan_trim(
+            async with trims.turn:
+                async for trim in plan_trims(
                     engine.machine,
                     self._cluster.retention,
                     leader.pin_sweep,
-                    terms=TrimTerms(leader.proposer.now_ms(), default_ms, floor, last),
+                    terms=TrimTerms(now_ms(), default_ms, trims.queues_max, floor, last),
                     goes_to_tier=self.tiering.is_tiered,
                     oldest=leader.oldest,
-                )
-                if trim is not None:
-                    await committed(leader.proposer.propose((encode_trim(trim),)))
-                    await engine.barrier()
+                ):
+                    await trims.apply(trim)
         except (Refused, StateError) as error:
             self._logger.info("trim waits", raft_group=engine.raft_group, reason=str(error))
 

@@ -1,6 +1,6 @@
-"""Deletion from the disk (rule 10): the leader's trim by time and size, then segments everywhere.
+"""Deletion from the disk (rule 10): the leader's trims by time and size, then segments everywhere.
 
-`plan_trim` decides on a leader; the TRIM command makes every replica follow. `low_indexes` says
+`plan_trims` decides on a leader; the TRIM command makes every replica follow. `low_indexes` says
 below which entries a node's log may be deleted. Retention of a message that waited counts from its
 delivery to its queue (rule 26); while it waits its pin keeps its entry.
 """
@@ -17,6 +17,7 @@ from strata_mq.layout import MESSAGE_DAY_MS, QueueRow, day_of
 from strata_storage.group.engine import GroupEngine
 from strata_storage.leading.oldest_kept import OldestKept
 from strata_storage.leading.pin_sweep import PinSweep
+from strata_storage.leading.trims import NOTHING_OLD_MS
 from strata_storage.reads.offsets import Offsets
 from strata_storage.rows.machine import GroupMachine
 
@@ -52,6 +53,7 @@ class TrimTerms:
     Attributes:
         now_ms: group time.
         default_ms: retention of topics that the source does not know.
+        queues_max: queues of one trim: all replicas apply it at once, without a pause.
         floor_index: messages of earlier entries go early, because the log is too large; 0: none.
         oldest_last: last entry of the replica in the log's oldest segment; 0: that has none, or is
             still written.
@@ -59,11 +61,12 @@ class TrimTerms:
 
     now_ms: int
     default_ms: int
+    queues_max: int
     floor_index: int = 0
     oldest_last: int = 0
 
 
-async def plan_trim(
+async def plan_trims(
     machine: GroupMachine,
     source: RetentionSource,
     sweep: PinSweep,
@@ -71,8 +74,10 @@ async def plan_trim(
     terms: TrimTerms,
     goes_to_tier: Callable[[int], bool] = lambda topic_id: False,
     oldest: OldestKept | None = None,
-) -> TrimCommand | None:
-    """Decide what a raft group gives up; None: nothing.
+) -> AsyncIterator[TrimCommand]:
+    """Decide what a raft group gives up; ask for a trim only when the one before it is applied.
+
+    The last trim says what the log may give up, and which pins go.
 
     Args:
         machine: of the leader.
@@ -92,6 +97,9 @@ async def plan_trim(
     async for topic_id, queue, row in queues_in_turns(machine):
         if row.min_offset == row.next_offset:
             continue
+        if len(trimmed) >= terms.queues_max:
+            yield TrimCommand(machine.low_index, NOTHING_OLD_MS, trimmed)
+            trimmed = []
         retention_ms = source.retention_ms(topic_id)
         cutoff_ms = terms.now_ms - (terms.default_ms if retention_ms is None else retention_ms)
         floor = 0 if goes_to_tier(topic_id) else terms.floor_index
@@ -118,8 +126,7 @@ async def plan_trim(
     if pins.low_index is not None:
         low_index = min(low_index, pins.low_index)
     if trimmed or pins.runs or pins.pending or _is_gain(machine, low_index, oldest_ms, terms):
-        return TrimCommand(low_index, oldest_ms, trimmed, pins.runs, pins.pending)
-    return None
+        yield TrimCommand(low_index, oldest_ms, trimmed, pins.runs, pins.pending)
 
 
 def _is_gain(machine: GroupMachine, low_index: int, oldest_ms: int, terms: TrimTerms) -> bool:
