@@ -51,6 +51,7 @@ from strata_storage.base.config import EngineOptions
 from strata_storage.rows.append_apply import AppendApply
 from strata_storage.rows.consume_queues import ConsumeQueues
 from strata_storage.rows.machine_plugins import PLUGIN_KINDS, MachinePlugins
+from strata_storage.rows.moves import Moves
 from strata_storage.rows.ownership import Ownership, Topic
 from strata_storage.rows.pending_apply import PendingApply
 from strata_storage.rows.queue_states import QueueStates
@@ -319,8 +320,8 @@ class GroupMachine:
         self.worked_index = self.state.raft_index
         self._sealed, self._dropped = [], []
 
-    def _read_moves(self) -> dict[tuple[int, int], MoveRow]:
-        return {(topic_id, queue): row for topic_id, queue, row in self.rows.moves.all()}
+    def _read_moves(self) -> Moves:
+        return Moves({(topic_id, queue): row for topic_id, queue, row in self.rows.moves.all()})
 
     def _tell(self, index: int) -> None:
         appended, self._appends.appended = self._appends.appended, {}
@@ -328,6 +329,7 @@ class GroupMachine:
         trimmed, self._trims.trimmed = self._trims.trimmed, []
         sealed, self._sealed = self._sealed, []
         dropped, self._dropped = self._dropped, []
+        self.moves.trimmed(trimmed)
         listener = self.listener
         if listener is None:
             return
@@ -407,7 +409,7 @@ class GroupMachine:
         self.queues.put(batch, topic_id, queue, row._replace(sealed=True))
         move = MoveRow(command.epoch, command.offset, command.other_raft_group)
         self.rows.moves.put(batch, topic_id, queue, move)
-        self.moves[topic_id, queue] = move
+        self.moves.seal((topic_id, queue), move)
         self._sealed.append((topic_id, queue))
 
     def _open(self, batch: RowBatch, command: EpochCommand) -> None:
@@ -420,7 +422,7 @@ class GroupMachine:
         self.ownership.opened(batch, topic_id, queue)
         # The queue came back: it is not elsewhere any more.
         self.rows.moves.delete(batch, topic_id, queue)
-        self.moves.pop((topic_id, queue), None)
+        self.moves.forget((topic_id, queue))
 
     def _rehash(self, batch: RowBatch, command: RehashCommand) -> None:
         topic_id, queue, queue_count = command
@@ -494,8 +496,7 @@ class GroupMachine:
             rows.moves.delete_topic(batch, command.dropped_id)
             rows.retracted.delete_topic(batch, command.dropped_id)
             self.ownership.drop_topic(batch, command.dropped_id)
-            for moved in [key for key in self.moves if key[0] == command.dropped_id]:
-                del self.moves[moved]
+            self.moves.drop_topic(command.dropped_id)
             for key in rows.heads.of_topic(command.dropped_id):
                 rows.heads.delete(batch, key)
                 rows.leases.delete_all(batch, key)
