@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from unittest.mock import patch
 
+from strata_mq.commands import TrimCommand
 from strata_state.ports import StateError
 from strata_storage.rows.machine import GroupMachine
 from strata_storage.upkeep import retention
@@ -51,14 +53,17 @@ async def test_a_trim_that_cannot_read_its_rows_holds_up_no_other(tmp_path: Path
         await append(node, GROUP, [b"a"], 0)
         await append(node, OTHER_GROUP, [b"b"], 1)
         node.clock.advance(10)
-        plan = retention.plan_trim
+        plan = retention.plan_trims
 
-        async def failing(machine: GroupMachine, *arguments: object) -> object:
+        async def failing(
+            machine: GroupMachine, *arguments: object, **named: object
+        ) -> AsyncIterator[TrimCommand]:
             if machine.raft_group == GROUP:
                 raise StateError("read failed")
-            return await plan(machine, *arguments)  # type: ignore[arg-type]
+            async for trim in plan(machine, *arguments, **named):  # type: ignore[arg-type]
+                yield trim
 
-        with patch("strata_storage.process.node.plan_trim", failing):
+        with patch("strata_storage.process.node.plan_trims", failing):
             await node.app.node.retain_once()
         assert (min_offset(node, GROUP, 0), min_offset(node, OTHER_GROUP, 1)) == (0, 1)
         await node.app.node.retain_once()

@@ -31,14 +31,20 @@ class FakeLog:
     def __init__(self) -> None:
         self.first_position = 0
         self.end_position = 0
+        # Where the second segment begins; and entries in the first one, by replica.
+        self.second_position = 1 << 60
+        self.in_oldest: dict[int, tuple[int, int]] = {}
 
     def checkpoints(self, replica_id: int) -> list[int]:
         """Return none."""
         return []
 
     def segments(self) -> list[SimpleNamespace]:
-        """Return two: every checkpoint is in the first one."""
-        return [SimpleNamespace(first_position=0), SimpleNamespace(first_position=1 << 60)]
+        """Return two: every checkpoint is in the first one, unless a test says otherwise."""
+        return [
+            SimpleNamespace(first_position=0, replicas=self.in_oldest),
+            SimpleNamespace(first_position=self.second_position),
+        ]
 
 
 class FakeEngine:
@@ -116,6 +122,12 @@ class Node:
         """See `Checkpointer.write_due`."""
         await self.checkpointer.write_due(self.engines, self.replicas)
 
+    async def write_behind(self, *, room_is_short: bool = False) -> None:
+        """See `Checkpointer.write_behind`."""
+        await self.checkpointer.write_behind(
+            self.engines, self.replicas, room_is_short=room_is_short
+        )
+
 
 @pytest.fixture
 def node() -> Node:
@@ -142,6 +154,40 @@ async def test_enough_log_makes_one_due_and_its_own_bytes_do_not(node: Node) -> 
     assert set(node.large.written) == {2, 5}
 
 
+async def test_a_checkpoint_in_the_oldest_segment_is_not_written_in_every_turn(node: Node) -> None:
+    """Rows of more than a segment are written again after enough other log, or for lack of room."""
+    await node.write_behind()
+    assert (set(node.large.written), set(node.small.written)) == ({1}, {1})
+    for _ in range(5):
+        # The entry of a trim: nothing but the newest entries is needed.
+        node.large.append(1)
+        node.large.machine.low_index = node.large.applied
+        await node.write_behind()
+    assert set(node.large.written) == {1}
+    node.large.append(DUE_BYTES)
+    for _ in range(3):
+        await node.write_behind()
+    assert set(node.large.written) == {1, 7}
+    node.large.append(1)
+    await node.write_behind(room_is_short=True)
+    assert set(node.large.written) == {1, 7, 8}
+
+
+async def test_only_a_checkpoint_that_is_in_the_way_is_written_again(node: Node) -> None:
+    """Not for entries of later segments, nor for those that are not applied."""
+    await node.write_behind()
+    node.log.second_position = 1
+    for engine in (node.large, node.small):
+        engine.append(2 * DUE_BYTES)
+        engine.machine.low_index = engine.applied + 1
+    node.log.in_oldest = {1: (1, 1), 2: (1, 3)}
+    await node.write_behind()
+    assert (set(node.large.written), set(node.small.written)) == ({1}, {1})
+    node.log.in_oldest = {1: (1, 1), 2: (1, 2)}
+    await node.write_behind()
+    assert (set(node.large.written), set(node.small.written)) == ({1}, {1, 2})
+
+
 async def test_two_checkpoints_of_a_replica_do_not_mingle(node: Node) -> None:
     """One that is due and one that retention needs, asked for at once, come one after the other."""
     node.large.append(DUE_BYTES)
@@ -150,7 +196,7 @@ async def test_two_checkpoints_of_a_replica_do_not_mingle(node: Node) -> None:
         for _ in range(5):
             await asyncio.sleep(0)
         node.large.append(1)
-        await node.checkpointer.write_behind(node.engines, node.replicas)
+        await node.write_behind(room_is_short=True)
 
     await asyncio.gather(node.write_due(), behind())
     assert node.large.written == sorted(node.large.written)

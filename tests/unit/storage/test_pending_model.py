@@ -14,7 +14,7 @@ from strata_mq.layout.pending_rows import PendingKey, PendingRef, PendingRow, Pi
 from strata_raft import Entry
 from strata_state.memory_store import MemoryStore
 from strata_storage.leading.pin_sweep import PinSweep
-from strata_storage.upkeep.retention import FixedRetention, plan_trim
+from strata_storage.upkeep.retention import FixedRetention, TrimTerms, plan_trims
 from tests.unit.storage.pending_entries import (
     START_MS,
     TOPIC_ID,
@@ -129,14 +129,14 @@ class History:
         """Let retention work: everything older than 10 s goes."""
         model = self.model
         retention = FixedRetention(10 * SECOND_MS)
-        command = await plan_trim(self.log.machine, retention, 0, model.now_ms, 0, sweep)
-        if command is None:
-            return
-        self.log.trim(command)
-        for _, queue, min_offset in command.queues:
-            kept = model.stored_ms[queue][min_offset:]
-            assert all(at >= model.now_ms - 10 * SECOND_MS for at in kept)
-            model.min_offsets[queue] = min_offset
+        terms = TrimTerms(model.now_ms, 0, queues_max=2)
+        async for command in plan_trims(self.log.machine, retention, sweep, terms=terms):
+            self.log.trim(command)
+            assert len(command.queues) <= 2
+            for _, queue, min_offset in command.queues:
+                kept = model.stored_ms[queue][min_offset:]
+                assert all(at >= model.now_ms - 10 * SECOND_MS for at in kept)
+                model.min_offsets[queue] = min_offset
 
     def check(self) -> None:
         """Compare every row with the model."""

@@ -84,6 +84,7 @@ class EngineOptions:
         holder_grace_s: after a leader change nothing is released for this long (rule 25).
         expire_batch: lease sets looked at in one turn of the expiry timer.
         consumer_topics_max: topics in one answer of what a consumer group has state of.
+        trim_queues_max: queues that one entry trims; about 30 us each on every replica at once.
         rehash_lag_max: messages of a queue still to be consumed at which message groups that leave
             it for another queue are held back (rule 23).
         rehash_hold_ms: for how long.
@@ -117,6 +118,7 @@ class EngineOptions:
     holder_grace_s: float = 15.0
     expire_batch: int = 256
     consumer_topics_max: int = 10_000
+    trim_queues_max: int = 500
     rehash_lag_max: int = 256
     rehash_hold_ms: int = 250
     pending: PendingOptions = field(default_factory=PendingOptions)

@@ -132,9 +132,13 @@ class QueueMoves:
             if engine.leader is not None and engine.leader.ready
         }
         for engine in led.values():
-            for key in list(engine.machine.moves):
+            moves = engine.machine.moves
+            moves.renew(self._view.version, self._view.queue_override)
+            for key in list(moves.open):
                 if self._is_opening(engine, *key) or self._is_drained(engine, *key):
                     yield _Due(engine, *key, 0)
+                else:
+                    moves.rest(key, self._view.queue_override(*key))
         for key, source, destination in self._wanted_moves():
             at_source = led.get(source)
             if at_source is not None and key not in at_source.machine.moves:

@@ -80,7 +80,7 @@ class GroupLeader:
         )
         self.arrivals = Arrivals(options.max_waiters, options.max_waiter_bytes)
         self.sets = LeaseSets(machine, self.proposer, options.lease_sets_max, wake=self._wake)
-        self.trims = Trims(machine, self.proposer)
+        self.trims = Trims(machine, self.proposer, options.trim_queues_max)
         self.pin_sweep = PinSweep(options.dedupe.window_ms)
         self.oldest = OldestKept()
         self.on_new_messages: Callable[[int, int], None] = lambda topic_id, queue: None

@@ -8,13 +8,14 @@ again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from strata_mq.commands import TrimCommand, TrimmedQueue, encode_trim
 from strata_storage.leading.proposer import Proposer, committed
 from strata_storage.rows.machine import GroupMachine
 
-_NOTHING_OLD_MS = 0  # an order of an operator frees no rows by their age
+# A trim by order of an operator, or one of several, frees no rows by their age.
+NOTHING_OLD_MS = 0
 
 
 class Trims:
@@ -23,14 +24,17 @@ class Trims:
     Args:
         machine: rows of the raft group.
         proposer: of this leader.
+        queues_max: see the attribute.
 
     Attributes:
+        queues_max: queues of one trim; more are trimmed by several, one after the other.
         turn: held from the decision about a trim until the trim is applied.
     """
 
-    def __init__(self, machine: GroupMachine, proposer: Proposer) -> None:
+    def __init__(self, machine: GroupMachine, proposer: Proposer, queues_max: int) -> None:
         self._machine = machine
         self._proposer = proposer
+        self.queues_max = queues_max
         self.turn = asyncio.Lock()
 
     async def purge(self, topic_id: int, starts: Mapping[int, int]) -> int:
@@ -44,7 +48,8 @@ class Trims:
             starts: queue -> first offset that stays.
 
         Raises:
-            Refused: not the leader, or not now; whether it is done may be unknown.
+            Refused: not the leader, or not now; whether it is done, for some queues or for all,
+                may be unknown.
         """
         async with self.turn:
             deleted = 0
@@ -53,11 +58,26 @@ class Trims:
                 row = self._machine.queues.get(topic_id, queue)
                 if row is None or min(start, row.next_offset) <= row.min_offset:
                     continue
+                if len(trimmed) >= self.queues_max:
+                    await self._begin_later(trimmed)
+                    trimmed = []
                 min_offset = min(start, row.next_offset)
                 deleted += min_offset - row.min_offset
                 trimmed.append(TrimmedQueue(topic_id, queue, min_offset))
             if trimmed:
-                command = TrimCommand(self._machine.low_index, _NOTHING_OLD_MS, trimmed)
-                await committed(self._proposer.propose((encode_trim(command),)))
-            await self._proposer.applied()
+                await self._begin_later(trimmed)
+            else:
+                await self._proposer.applied()
             return deleted
+
+    async def apply(self, command: TrimCommand) -> None:
+        """Propose a trim and wait until it is applied; the caller has the turn.
+
+        Raises:
+            Refused: not the leader, or not now; whether it is done may be unknown.
+        """
+        await committed(self._proposer.propose((encode_trim(command),)))
+        await self._proposer.applied()
+
+    async def _begin_later(self, trimmed: Sequence[TrimmedQueue]) -> None:
+        await self.apply(TrimCommand(self._machine.low_index, NOTHING_OLD_MS, trimmed))

@@ -17,7 +17,6 @@ from contextlib import suppress
 from functools import partial
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.commands import encode_trim
 from strata_mq.filters import FilterCache
 from strata_multiraft import MultiRaft, NotLeader, Replica, ReplicaSpec
 from strata_multiraft.base import TransferFailed
@@ -40,7 +39,7 @@ from strata_storage.leading.known_brokers import KnownBrokers
 from strata_storage.leading.leader import GroupLeader
 from strata_storage.leading.pending.instruments import PendingInstruments
 from strata_storage.leading.pending.pending import PendingPorts
-from strata_storage.leading.proposer import committed, refusal_of
+from strata_storage.leading.proposer import refusal_of
 from strata_storage.process.new_leaders import NewLeaders
 from strata_storage.reads.reader import LogReaders
 from strata_storage.rows.lease_entries import is_lease_entry
@@ -59,7 +58,7 @@ from strata_storage.upkeep.instruments import (
 from strata_storage.upkeep.log_keeping import LogKeeping
 from strata_storage.upkeep.node_cluster import NodeCluster
 from strata_storage.upkeep.reserve import Reserve
-from strata_storage.upkeep.retention import plan_trim
+from strata_storage.upkeep.retention import TrimTerms, plan_trims
 from strata_storage.upkeep.row_preparer import Prepared, RowPreparer
 
 _CHECK_INTERVAL_S = 1.0
@@ -416,13 +415,14 @@ class StorageNode:
         """Trim what is too old or too much, then give segments back to the disk."""
         excess_bytes = self.disk_guard.use.excess_bytes
         floors = self.tiering.floors = self._keeping.reclaimer.floor_indexes(excess_bytes)
+        lasts = self._keeping.reclaimer.oldest_lasts()
         # Side by side: one that waits for its quorum, or has many queues, holds up no other.
         async with asyncio.TaskGroup() as trims:
             for engine in self.engines():
                 leader = engine.active_leader()
                 if leader is not None:
-                    floor_index = floors.get(engine.replica_id, 0)
-                    trims.create_task(self._trim(engine, leader, floor_index))
+                    floor, last = floors.get(engine.replica_id, 0), lasts.get(engine.replica_id, 0)
+                    trims.create_task(self._trim(engine, leader, floor, last))
         await self._removals.clean(disk_is_low=False)
         if len(self._data.log.segments()) < 2:
             return
@@ -435,22 +435,20 @@ class StorageNode:
         )
         self._raft.log_trimmed()
 
-    async def _trim(self, engine: GroupEngine, leader: GroupLeader, floor_index: int) -> None:
+    async def _trim(self, engine: GroupEngine, leader: GroupLeader, floor: int, last: int) -> None:
+        trims, now_ms = leader.trims, leader.proposer.now_ms
+        default_ms = self._options.retention.default_ms
         try:
-            async with leader.trims.turn:
-                trim = await plan_trim(
+            async with trims.turn:
+                async for trim in plan_trims(
                     engine.machine,
                     self._cluster.retention,
-                    self._options.retention.default_ms,
-                    leader.proposer.now_ms(),
-                    floor_index,
                     leader.pin_sweep,
-                    self.tiering.is_tiered,
-                    leader.oldest,
-                )
-                if trim is not None:
-                    await committed(leader.proposer.propose((encode_trim(trim),)))
-                    await engine.barrier()
+                    terms=TrimTerms(now_ms(), default_ms, trims.queues_max, floor, last),
+                    goes_to_tier=self.tiering.is_tiered,
+                    oldest=leader.oldest,
+                ):
+                    await trims.apply(trim)
         except (Refused, StateError) as error:
             self._logger.info("trim waits", raft_group=engine.raft_group, reason=str(error))
 

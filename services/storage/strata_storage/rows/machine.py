@@ -19,8 +19,6 @@ from strata_mq.commands import (
     LeasesSection,
     LostCommand,
     RehashCommand,
-    TrimCommand,
-    TrimmedQueue,
     command_kind,
     decode_append,
     decode_dead_letter,
@@ -42,7 +40,6 @@ from strata_mq.layout import (
     MoveRow,
     PendingKey,
     QueueRow,
-    day_of,
 )
 from strata_raft.membership import decode_configuration
 from strata_raft.types import Configuration, Entry, EntryKind
@@ -54,12 +51,14 @@ from strata_storage.base.config import EngineOptions
 from strata_storage.rows.append_apply import AppendApply
 from strata_storage.rows.consume_queues import ConsumeQueues
 from strata_storage.rows.machine_plugins import PLUGIN_KINDS, MachinePlugins
+from strata_storage.rows.moves import Moves
 from strata_storage.rows.ownership import Ownership, Topic
 from strata_storage.rows.pending_apply import PendingApply
 from strata_storage.rows.queue_states import QueueStates
 from strata_storage.rows.tier_state import TIER_KINDS, TierState
 from strata_storage.rows.trace_apply import TraceApply
 from strata_storage.rows.traffic import Traffic
+from strata_storage.rows.trim_apply import TrimApply
 from strata_tier.ranges import RowTierMetadata, TierMetadata
 
 Ordinals = frozenset[int]
@@ -80,6 +79,7 @@ class GroupMachine:
         moves: (topic, queue) -> where a sealed queue went.
         tier: what of its messages is in the tier.
         plugins: parts of it that are not of the core.
+        worked_index: newest applied entry that is no trim; at a start, the applied one.
         parsed: batches that this replica proposed as leader, until they are applied.
         generation: raised when a snapshot replaced the rows.
     """
@@ -100,7 +100,6 @@ class GroupMachine:
         self._traces = TraceApply(self.rows)
         self._store = store
         self._flusher = flusher
-        self._broker_row_age_ms = options.broker_row_age_ms
         self._on_leader = on_leader
         self._on_follower = on_follower
         self.state = self.rows.applied.get()
@@ -134,8 +133,18 @@ class GroupMachine:
             parsed_max_bytes=options.parsed_max_bytes,
         )
         self.parsed = self._appends.parsed
+        self._trims = TrimApply(
+            self.rows,
+            self.queues,
+            self.consume_queues,
+            pending=self._pending,
+            traces=self._traces,
+            plugins=self.plugins,
+            dropped=self.dropped,
+            broker_row_age_ms=options.broker_row_age_ms,
+        )
+        self.worked_index = self.state.raft_index
         # News for the listener once the rows are in the store.
-        self._trimmed: list[TrimmedQueue] = []
         self._sealed: list[tuple[int, int]] = []
         self._dropped: list[DropCommand] = []
         flusher.opened(raft_group, self.state.raft_index)
@@ -157,6 +166,11 @@ class GroupMachine:
     def low_index(self) -> int:
         """Smallest raft index that is still needed, as the last trim said; 0: unknown."""
         return self.state.low_index
+
+    @property
+    def trimmed_day(self) -> int:
+        """Day before which rows that expire by day are gone; 0: unknown."""
+        return self._trims.day
 
     def persisted_index(self) -> int:
         """Return the applied index that survives a crash (rule 6)."""
@@ -283,6 +297,8 @@ class GroupMachine:
             if not done:
                 self._forget()
         self.state = state
+        if not _is_trim(last):
+            self.worked_index = last.index
         self._tell(last.index)
 
     def _forget(self) -> None:
@@ -300,17 +316,20 @@ class GroupMachine:
         self.moves = self._read_moves()
         self._low_index = self.state.low_index
         self._configuration = self._read_configuration()
-        self._trimmed, self._sealed, self._dropped = [], [], []
+        self._trims.forget()
+        self.worked_index = self.state.raft_index
+        self._sealed, self._dropped = [], []
 
-    def _read_moves(self) -> dict[tuple[int, int], MoveRow]:
-        return {(topic_id, queue): row for topic_id, queue, row in self.rows.moves.all()}
+    def _read_moves(self) -> Moves:
+        return Moves({(topic_id, queue): row for topic_id, queue, row in self.rows.moves.all()})
 
     def _tell(self, index: int) -> None:
         appended, self._appends.appended = self._appends.appended, {}
         pending = self._pending.written()
-        trimmed, self._trimmed = self._trimmed, []
+        trimmed, self._trims.trimmed = self._trims.trimmed, []
         sealed, self._sealed = self._sealed, []
         dropped, self._dropped = self._dropped, []
+        self.moves.trimmed(trimmed)
         listener = self.listener
         if listener is None:
             return
@@ -367,7 +386,9 @@ class GroupMachine:
         elif kind == CommandKind.OPEN:
             self._open(batch, decode_open(head))
         elif kind == CommandKind.TRIM:
-            self._apply_trim(batch, decode_trim(head))
+            trim = decode_trim(head)
+            self._trims.apply(batch, trim, self.state.group_time_ms)
+            self._low_index = max(self._low_index, trim.low_index)
         elif kind == CommandKind.DROP:
             self._drop(batch, decode_drop(head))
         elif kind == CommandKind.CLIENT_NAMES:
@@ -388,7 +409,7 @@ class GroupMachine:
         self.queues.put(batch, topic_id, queue, row._replace(sealed=True))
         move = MoveRow(command.epoch, command.offset, command.other_raft_group)
         self.rows.moves.put(batch, topic_id, queue, move)
-        self.moves[topic_id, queue] = move
+        self.moves.seal((topic_id, queue), move)
         self._sealed.append((topic_id, queue))
 
     def _open(self, batch: RowBatch, command: EpochCommand) -> None:
@@ -401,7 +422,7 @@ class GroupMachine:
         self.ownership.opened(batch, topic_id, queue)
         # The queue came back: it is not elsewhere any more.
         self.rows.moves.delete(batch, topic_id, queue)
-        self.moves.pop((topic_id, queue), None)
+        self.moves.forget((topic_id, queue))
 
     def _rehash(self, batch: RowBatch, command: RehashCommand) -> None:
         topic_id, queue, queue_count = command
@@ -463,31 +484,7 @@ class GroupMachine:
             for offset in section.deletes:
                 batch.delete(prefix + offset)
 
-    # Trim and drop ------------------------------------------------------------------------------
-
-    def _apply_trim(self, batch: RowBatch, trim: TrimCommand) -> None:
-        kept_day = day_of(self.state.group_time_ms) - 1  # a call is repeated after minutes at most
-        for trimmed in trim.queues:
-            self._trim(batch, trimmed, kept_day)
-        self._pending.trim(batch, trim)
-        self._low_index = max(self._low_index, trim.low_index)
-        for days in (self.rows.ids, self.rows.keys):
-            days.delete_before(batch, day_of(trim.group_time_ms))
-        self.rows.ended.expire(batch, kept_day)
-        self._traces.delete_before(batch, trim.group_time_ms)
-        oldest_ms = self.state.group_time_ms - self._broker_row_age_ms
-        self.rows.brokers.delete_older(batch, oldest_ms)
-        self.plugins.trim(batch, oldest_ms)
-
-    def _trim(self, batch: RowBatch, trimmed: TrimmedQueue, kept_day: int) -> None:
-        topic_id, queue, min_offset = trimmed
-        if self._is_dropped(topic_id):
-            return
-        state = self._queue(topic_id, queue)
-        self.queues.put(batch, topic_id, queue, state._replace(min_offset=min_offset))
-        self.consume_queues.trim(batch, topic_id, queue, min_offset)
-        self.rows.retracted.expire(batch, topic_id, queue, min_offset, kept_day)
-        self._trimmed.append(trimmed)
+    # Drop -----------------------------------------------------------------------------------------
 
     def _drop(self, batch: RowBatch, command: DropCommand) -> None:
         rows = self.rows
@@ -499,8 +496,7 @@ class GroupMachine:
             rows.moves.delete_topic(batch, command.dropped_id)
             rows.retracted.delete_topic(batch, command.dropped_id)
             self.ownership.drop_topic(batch, command.dropped_id)
-            for moved in [key for key in self.moves if key[0] == command.dropped_id]:
-                del self.moves[moved]
+            self.moves.drop_topic(command.dropped_id)
             for key in rows.heads.of_topic(command.dropped_id):
                 rows.heads.delete(batch, key)
                 rows.leases.delete_all(batch, key)
@@ -518,3 +514,7 @@ def _is_rare(entry: Entry) -> bool:
     kind = entry.payload[0][0]
     often = kind == CommandKind.RESOLVE or kind in PLUGIN_KINDS
     return kind > CommandKind.DEAD_LETTER and not often
+
+
+def _is_trim(entry: Entry) -> bool:
+    return entry.kind == EntryKind.NORMAL and entry.payload[0][0] == CommandKind.TRIM

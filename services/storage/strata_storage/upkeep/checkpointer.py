@@ -43,9 +43,10 @@ class _Writing:
         generation, applied: of the rows that it is of.
         position: where the log ended when it began.
         frames: those that are not written.
+        size_bytes: of those that are written.
     """
 
-    __slots__ = ("applied", "engine", "frames", "generation", "position", "replica")
+    __slots__ = ("applied", "engine", "frames", "generation", "position", "replica", "size_bytes")
 
     def __init__(self, engine: GroupEngine, replica: CheckpointReplica, position: int) -> None:
         self.engine = engine
@@ -55,6 +56,7 @@ class _Writing:
         engine.machine.settle()
         rows, self.applied = engine.machine.rows.checkpoint(), engine.machine.state
         self.frames = encode_checkpoint(rows, engine.raft_group, engine.replica_id, self.applied)
+        self.size_bytes = 0
 
     @property
     def is_whole(self) -> bool:
@@ -96,6 +98,8 @@ class Checkpointer:
         self._checkpoint_bytes = 0
         # Replica id -> `_log_bytes` behind its newest checkpoint.
         self._marks: dict[int, int] = {}
+        # Replica id -> size of its newest checkpoint.
+        self._sizes_bytes: dict[int, int] = {}
         self._logger = get_logger("storage")
         self.indexes: dict[int, int] = {}
         self._wanted: set[int] = set()
@@ -112,6 +116,8 @@ class Checkpointer:
                 self.indexes[replica_id] = self._log.read_at(positions[0]).index
                 self._positions[replica_id] = positions[0]
                 self._marks[replica_id] = positions[-1] - self._checkpoint_bytes
+                # Without its last part, and with what came in between: near enough.
+                self._sizes_bytes[replica_id] = positions[-1] - positions[0]
         except LogError as error:
             # A new one is written when the segment with this one is to go.
             self._logger.warning("checkpoint is damaged", replica_id=replica_id, reason=str(error))
@@ -126,6 +132,7 @@ class Checkpointer:
         self._wanted.discard(replica_id)
         self._positions.pop(replica_id, None)
         self._marks.pop(replica_id, None)
+        self._sizes_bytes.pop(replica_id, None)
         self.indexes.pop(replica_id, None)
 
     async def write_due(
@@ -134,27 +141,53 @@ class Checkpointer:
         """Write a checkpoint where enough log came since the last one, or one is wanted."""
 
         def is_due(engine: GroupEngine) -> bool:
-            since = self._log_bytes() - self._marks.get(engine.replica_id, 0)
-            due = since >= self._options.checkpoint_log_bytes
+            due = self._since_bytes(engine) >= self._options.checkpoint_log_bytes
             return (due or engine.replica_id in self._wanted) and self._has_news(engine)
 
         async with self._writing:
             await self._write_all(engines, replicas, is_due)
 
     async def write_behind(
-        self, engines: Sequence[GroupEngine], replicas: Mapping[int, CheckpointReplica]
+        self,
+        engines: Sequence[GroupEngine],
+        replicas: Mapping[int, CheckpointReplica],
+        *,
+        room_is_short: bool,
     ) -> None:
-        """Write checkpoints that the freeing of the oldest segment waits for."""
+        """Write checkpoints that the freeing of the oldest segment waits for.
+
+        Args:
+            engines: of all raft groups hosted here.
+            replicas: raft group -> replica.
+            room_is_short: free the segment whatever it costs. Else it waits until as much other
+                log came as there are checkpoints, at most `checkpoint_log_bytes`: checkpoints of
+                more than a segment are always in the oldest one, and would be written without end.
+        """
         async with self._writing:
             segments = self._log.segments()
-            second = segments[1].first_position if len(segments) > 1 else 0
+            if len(segments) < 2:
+                return
+            oldest, second = segments[0], segments[1].first_position
+            worth_bytes = 0 if room_is_short else self._worth_bytes()
 
             def is_behind(engine: GroupEngine) -> bool:
-                in_first = self._positions.get(engine.replica_id, 0) < second
-                known = self.indexes.get(engine.replica_id, 0)
-                return in_first or known + 1 < engine.machine.low_index
+                replica_id = engine.replica_id
+                _, last = oldest.replicas.get(replica_id, (0, 0))
+                known, applied = self.indexes.get(replica_id, 0), engine.machine.applied_index()
+                is_inside = self._positions.get(replica_id, 0) < second
+                # Entries that are not applied stay, whatever is written.
+                is_in_the_way = is_inside or known < last <= applied
+                return is_in_the_way and self._since_bytes(engine) >= worth_bytes
 
             await self._write_all(engines, replicas, is_behind)
+
+    def _since_bytes(self, engine: GroupEngine) -> int:
+        """Return how much log came since a replica's newest checkpoint, without checkpoints."""
+        return self._log_bytes() - self._marks.get(engine.replica_id, 0)
+
+    def _worth_bytes(self) -> int:
+        """Return how much other log is worth writing all checkpoints again."""
+        return min(sum(self._sizes_bytes.values()), self._options.checkpoint_log_bytes)
 
     def _log_bytes(self) -> int:
         """Return where the log ends, without the checkpoints that were written here."""
@@ -207,7 +240,9 @@ class Checkpointer:
             # A snapshot may come meanwhile: a checkpoint of its rows is wanted then.
             if some and writing.is_whole:
                 await writing.replica.write_checkpoint(some)
-                self._checkpoint_bytes += sum(_size_bytes(frame) for frame in some)
+                size_bytes = sum(_size_bytes(frame) for frame in some)
+                writing.size_bytes += size_bytes
+                self._checkpoint_bytes += size_bytes
                 return True
         except LogFull:
             # The older one still holds; it is tried again.
@@ -227,6 +262,7 @@ class Checkpointer:
         self._wanted.discard(replica_id)
         self._positions[replica_id] = writing.position
         self._marks[replica_id] = self._log_bytes()
+        self._sizes_bytes[replica_id] = writing.size_bytes
         self.indexes[replica_id] = writing.applied.raft_index
         self._on_written()
 

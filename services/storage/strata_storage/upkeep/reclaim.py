@@ -104,12 +104,15 @@ class Reclaimer:
         Raises:
             LogFailed: final (rule 7). Other errors are logged, and the next turn tries again.
         """
-        await self._checkpointer.write_behind(engines, replicas)
+        is_short = disk_is_low or self._excess_bytes() > 0
+        await self._checkpointer.write_behind(engines, replicas, room_is_short=is_short)
         try:
             low = low_indexes(engines, self._checkpointer.indexes)
             freed = await self._run_write(lambda: self._log.free_before(low))
             self._instruments.freed_segments.add(len(freed))
-            self.at_limit = await self._relocate(engines, replicas, disk_is_low=disk_is_low)
+            self.at_limit = await self._relocate(
+                engines, replicas, disk_is_low=disk_is_low, room_is_short=is_short
+            )
         except _NOT_NOW as error:
             self._logger.warning("the oldest segment stays", reason=str(error))
 
@@ -121,10 +124,7 @@ class Reclaimer:
         Args:
             excess_bytes: that the node's quota of the disk demands back.
         """
-        excess, limit = excess_bytes, self._options.max_log_bytes
-        if limit:
-            held = self._log.end_position - self._log.first_position
-            excess = max(excess, held - limit)
+        excess = max(excess_bytes, self._excess_bytes())
         floors: dict[int, int] = {}
         if not self.at_limit:
             return floors
@@ -136,12 +136,26 @@ class Reclaimer:
                 floors[replica_id] = max(floors.get(replica_id, 0), last + 1)
         return floors
 
+    def oldest_lasts(self) -> dict[int, int]:
+        """Return per replica id its last entry in the oldest segment, if that is sealed."""
+        oldest = self._log.segments()[0]
+        if not oldest.sealed:
+            return {}
+        return {replica_id: last for replica_id, (_, last) in oldest.replicas.items()}
+
+    def _excess_bytes(self) -> int:
+        """Return by how much the log is longer than it may be; none if it is not."""
+        limit = self._options.max_log_bytes
+        held = self._log.end_position - self._log.first_position
+        return max(0, held - limit) if limit else 0
+
     async def _relocate(
         self,
         engines: Sequence[GroupEngine],
         replicas: Mapping[int, CheckpointReplica],
         *,
         disk_is_low: bool,
+        room_is_short: bool,
     ) -> bool:
         """Empty sealed segments while it pays and the budget lasts; False: there is more to do."""
         options = self._options
@@ -151,7 +165,7 @@ class Reclaimer:
             return True
         # Never more than once around: what this turn wrote is not looked at.
         for _ in range(len(self._log.segments()) - 1):
-            await self._checkpointer.write_behind(engines, replicas)
+            await self._checkpointer.write_behind(engines, replicas, room_is_short=room_is_short)
             oldest = self._log.segments()[0]
             if any(first == VOID_INDEX for first, _ in oldest.replicas.values()):
                 # A truncated log must stay so: a moved copy would supersede nothing (rule 9).

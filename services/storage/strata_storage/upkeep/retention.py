@@ -1,6 +1,6 @@
-"""Deletion from the disk (rule 10): the leader's trim by time and size, then segments everywhere.
+"""Deletion from the disk (rule 10): the leader's trims by time and size, then segments everywhere.
 
-`plan_trim` decides on a leader; the TRIM command makes every replica follow. `low_indexes` says
+`plan_trims` decides on a leader; the TRIM command makes every replica follow. `low_indexes` says
 below which entries a node's log may be deleted. Retention of a message that waited counts from its
 delivery to its queue (rule 26); while it waits its pin keeps its entry.
 """
@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from strata_mq.commands import TrimCommand, TrimmedQueue
-from strata_mq.layout import MESSAGE_DAY_MS, QueueRow
+from strata_mq.layout import MESSAGE_DAY_MS, QueueRow, day_of
 from strata_storage.group.engine import GroupEngine
 from strata_storage.leading.oldest_kept import OldestKept
 from strata_storage.leading.pin_sweep import PinSweep
+from strata_storage.leading.trims import NOTHING_OLD_MS
 from strata_storage.reads.offsets import Offsets
 from strata_storage.rows.machine import GroupMachine
 
@@ -44,25 +46,44 @@ class FixedRetention:
         return self._by_topic.get(topic_id, self._default_ms)
 
 
-async def plan_trim(
+@dataclass(frozen=True, slots=True)
+class TrimTerms:
+    """Terms on which a raft group gives up messages, as of one turn of retention.
+
+    Attributes:
+        now_ms: group time.
+        default_ms: retention of topics that the source does not know.
+        queues_max: queues of one trim: all replicas apply it at once, without a pause.
+        floor_index: messages of earlier entries go early, because the log is too large; 0: none.
+        oldest_last: last entry of the replica in the log's oldest segment; 0: that has none, or is
+            still written.
+    """
+
+    now_ms: int
+    default_ms: int
+    queues_max: int
+    floor_index: int = 0
+    oldest_last: int = 0
+
+
+async def plan_trims(
     machine: GroupMachine,
     source: RetentionSource,
-    default_ms: int,
-    now_ms: int,
-    floor_index: int,
     sweep: PinSweep,
+    *,
+    terms: TrimTerms,
     goes_to_tier: Callable[[int], bool] = lambda topic_id: False,
     oldest: OldestKept | None = None,
-) -> TrimCommand | None:
-    """Decide what a raft group gives up; None: nothing.
+) -> AsyncIterator[TrimCommand]:
+    """Decide what a raft group gives up; ask for a trim only when the one before it is applied.
+
+    The last trim says what the log may give up, and which pins go.
 
     Args:
         machine: of the leader.
         source: retention by topic.
-        default_ms: retention of topics that the source does not know.
-        now_ms: group time.
-        floor_index: messages of earlier entries go early, because the log is too large; 0: none.
         sweep: finds the pins that go with the messages.
+        terms: of this turn.
         goes_to_tier: says of a topic that its messages do not go early: the log gives them up
             when the tier has them.
         oldest: gets the store times of what is kept; None: nobody asks.
@@ -72,13 +93,16 @@ async def plan_trim(
     trimmed: list[TrimmedQueue] = []
     low_index = machine.state.raft_index + 1
     # Id rows of yesterday stay: repeats of sends and ends of transactions are looked up in them.
-    oldest_ms = now_ms - MESSAGE_DAY_MS
+    oldest_ms = terms.now_ms - MESSAGE_DAY_MS
     async for topic_id, queue, row in queues_in_turns(machine):
         if row.min_offset == row.next_offset:
             continue
+        if len(trimmed) >= terms.queues_max:
+            yield TrimCommand(machine.low_index, NOTHING_OLD_MS, trimmed)
+            trimmed = []
         retention_ms = source.retention_ms(topic_id)
-        cutoff_ms = now_ms - (default_ms if retention_ms is None else retention_ms)
-        floor = 0 if goes_to_tier(topic_id) else floor_index
+        cutoff_ms = terms.now_ms - (terms.default_ms if retention_ms is None else retention_ms)
+        floor = 0 if goes_to_tier(topic_id) else terms.floor_index
         min_offset = _first_kept(machine, offsets, topic_id, queue, row, cutoff_ms, floor)
         if min_offset > row.min_offset:
             trimmed.append(TrimmedQueue(topic_id, queue, min_offset))
@@ -98,12 +122,25 @@ async def plan_trim(
             seen.see_local(run[1].store_time_ms)
     (oldest or OldestKept()).take_over(seen)
     min_offsets = {(topic_id, queue): min_offset for topic_id, queue, min_offset in trimmed}
-    pins = await sweep.sweep(machine, min_offsets, now_ms)
+    pins = await sweep.sweep(machine, min_offsets, terms.now_ms)
     if pins.low_index is not None:
         low_index = min(low_index, pins.low_index)
-    if not (trimmed or pins.runs or pins.pending) and low_index <= machine.low_index:
-        return None
-    return TrimCommand(low_index, oldest_ms, trimmed, pins.runs, pins.pending)
+    if trimmed or pins.runs or pins.pending or _is_gain(machine, low_index, oldest_ms, terms):
+        yield TrimCommand(low_index, oldest_ms, trimmed, pins.runs, pins.pending)
+
+
+def _is_gain(machine: GroupMachine, low_index: int, oldest_ms: int, terms: TrimTerms) -> bool:
+    """Whether a trim that deletes no message is worth its entry.
+
+    That entry would make the next trim due: without work in between it would give up nothing but
+    the trim before it. So a raft group without work comes to rest. It still trims once a day, for
+    rows that expire by day, and when its last trims are all that it has in the oldest segment.
+    """
+    if low_index <= machine.low_index:
+        return False
+    has_worked = machine.worked_index >= machine.low_index
+    is_in_the_way = machine.low_index <= terms.oldest_last < low_index
+    return has_worked or is_in_the_way or day_of(oldest_ms) > machine.trimmed_day
 
 
 async def queues_in_turns(machine: GroupMachine) -> AsyncIterator[tuple[int, int, QueueRow]]:
