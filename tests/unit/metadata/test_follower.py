@@ -7,6 +7,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -39,6 +40,8 @@ OPTIONS = MetadataFollowerOptions(
     first_retry_ms=1,
     max_retry_ms=4,
 )
+# Where no source is to be left because it is slow.
+PATIENT = replace(OPTIONS, first_response_timeout_ms=30_000, silence_timeout_ms=30_000)
 
 
 class Sink(ClusterView):
@@ -62,11 +65,13 @@ async def following(
     sink: Sink,
     endpoints: Sequence[str],
     fallbacks: Sequence[str] = (),
+    *,
+    options: MetadataFollowerOptions = OPTIONS,
 ) -> AsyncIterator[MetadataFollower]:
     follower = MetadataFollower(
         MetadataSources(endpoints, network.channel, lambda: fallbacks),
         sink,
-        options=OPTIONS,
+        options=options,
         clock=SystemClock(),
         random=lambda: 0.0,
         metrics=Metrics.disabled(),
@@ -132,7 +137,8 @@ async def test_a_lost_source_is_replaced_and_resumed(
     for source in sources[:2]:
         source.tell(3, topic("t0", 1))
     sink = Sink()
-    async with following(network, sink, [source.endpoint for source in sources[:2]]):
+    endpoints = [source.endpoint for source in sources[:2]]
+    async with following(network, sink, endpoints, options=PATIENT):
         await until(lambda: sink.revision == 3)
         await sources[0].stop()
         await until(lambda: bool(sources[1].watches))
