@@ -17,6 +17,7 @@ from strata_cli.container.files import MemberFile, read_container
 from strata_cli.container.port import ContainerPort
 from strata_edge.ports import CallError
 from strata_runtime.clock import SystemClock
+from strata_runtime.errors import ConfigError
 from strata_runtime.files import replace_file
 from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime
@@ -241,3 +242,24 @@ async def test_a_member_comes_back_whatever_its_change_failed_of(tmp_path: Path)
     assert scene.files == before
     assert scene.names == [A]
     await scene.container.stop(1.0)
+
+
+async def test_more_members_than_a_container_may_have(tmp_path: Path) -> None:
+    """One line says it, and no member is started."""
+    scene = Scene(tmp_path, files='"a.toml", "b.toml"', more="max_members = 1")
+    with pytest.raises(ConfigError, match=r"c\.toml: container\.members has 2 files; .* 1 members"):
+        await scene.container.start()
+
+    assert StubMember.started == []
+    assert scene.names == []
+
+
+async def test_a_start_that_fails_leaves_no_member(tmp_path: Path) -> None:
+    """The second member cannot be held: the first one is stopped."""
+    scene = Scene(tmp_path, files='"a.toml", "b.toml"')
+    StubMember.fails.add(B)
+    with pytest.raises(OSError, match="no room"):
+        await scene.container.start()
+
+    assert StubMember.started == StubMember.gone == [A]
+    assert scene.names == []

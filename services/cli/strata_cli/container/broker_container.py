@@ -87,16 +87,27 @@ class BrokerContainer:
         Raises:
             ConfigError: a member's file cannot be used: an operator is there to read why.
         """
-        paths = [self._path.parent / each for each in self.config.container.members]
+        section = self.config.container
+        paths = [self._path.parent / each for each in section.members]
+        if len(paths) > section.max_members:
+            raise ConfigError(
+                f"{self._path}: container.members has {len(paths)} files; a container may have "
+                f"{section.max_members} members: raise container.max_members"
+            )
         files = [read_member(path, self.config) for path in paths]
         check_together(files)
         # They stop the other way round: clients leave brokers while storage nodes still store.
-        for file in sorted(files, key=lambda each: _STOP_ORDER.index(each.config.member.role)):
-            await self.add(file)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self.config.container.max_start_wait_ms / 1_000):
-                for member in self.members:
-                    await member.attempted()
+        files.sort(key=lambda each: _STOP_ORDER.index(each.config.member.role))
+        try:
+            for file in files:
+                await self.add(file)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(section.max_start_wait_ms / 1_000):
+                    for member in self.members:
+                        await member.attempted()
+        except BaseException:
+            await self.stop(self.config.node.drain_ms / 1_000)
+            raise
 
     async def stop(self, grace_s: float) -> None:
         """Drain and stop all members, brokers first."""
