@@ -150,6 +150,53 @@ async def test_a_stop_does_not_wait_for_a_caller_that_does_not_read() -> None:
         await until(lambda: not server.connections)
 
 
+@pytest.mark.parametrize("is_stubborn", [False, True], ids=["cancelled", "ignores it"])
+async def test_a_stop_has_one_grace(is_stubborn: bool) -> None:
+    """Calls that do not end and callers that do not read have one grace together."""
+    server = TcpServer("127.0.0.1", 0)
+    ends = asyncio.Event()
+
+    async def never_ends() -> None:
+        while not ends.is_set():
+            try:
+                await ends.wait()
+            except asyncio.CancelledError:
+                if not is_stubborn:
+                    raise
+
+    host, _, port = (await server.start()).rpartition(":")
+    call = server.calls.spawn("never ends", never_ends())
+    with socket.create_connection((host, int(port))):
+        await until(lambda: server.connections)
+        (connection,) = server.connections
+        connection.send(WireFrameKind.PING, bytes(16_000_000))
+        try:
+            # As long as a lifecycle gives it.
+            async with asyncio.timeout(2.0 + 1.0):
+                await server.stop(2.0)
+        finally:
+            ends.set()
+        await until(lambda: not server.connections)
+        await until(call.done)
+
+
+async def test_a_stop_that_is_cut_short_leaves_no_connection() -> None:
+    """A caller that does not read is cut off also if nobody waits for the end of the grace."""
+    server = TcpServer("127.0.0.1", 0)
+    host, _, port = (await server.start()).rpartition(":")
+    with socket.create_connection((host, int(port))):
+        await until(lambda: server.connections)
+        (connection,) = server.connections
+        connection.send(WireFrameKind.PING, bytes(16_000_000))
+        stop = asyncio.ensure_future(server.stop(60.0))
+        await asyncio.sleep(0)
+        stop.cancel()
+        await asyncio.wait((stop,))
+
+        assert stop.cancelled()
+        await until(lambda: not server.connections, 10.0)
+
+
 async def _code(call: Awaitable[object]) -> str:
     try:
         await call

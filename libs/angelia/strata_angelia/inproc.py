@@ -39,6 +39,8 @@ Result = TypeVar("Result")
 
 _TRANSPORT = "inproc"
 _PREFIX = f"{_TRANSPORT}:"
+# For the end of calls that are cancelled, if they took all the grace.
+_MOMENT_S = 0.25
 
 
 class InprocNetwork:
@@ -116,11 +118,15 @@ class InprocServer:
         """See `ports.Server.stop`."""
         if self._servers.get(self._name) is self:
             del self._servers[self._name]
-        # A stream has no end of its own: to wait for it would be to use up the grace.
-        await self.streams.stop()
-        await self.calls.drain(grace_s)
-        await self.calls.stop()
-        self._usage.close()
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + grace_s
+        try:
+            # A stream has no end of its own: to wait for it would be to use up the grace.
+            await self.streams.stop(max(_MOMENT_S, ends_s - loop.time()))
+            await self.calls.drain(max(0.0, ends_s - loop.time()))
+            await self.calls.stop(max(_MOMENT_S, ends_s - loop.time()))
+        finally:
+            self._usage.close()
 
     def begin(
         self, owner: Tasks, method: Method, work: Coroutine[Any, Any, Result]

@@ -49,6 +49,8 @@ from strata_runtime.tasks import RequestTasks, Tasks
 _STOPS = "the server stops"
 # Turns of the event loop between the kernel's accept and `connection_made`.
 _ACCEPT_TURNS = 3
+# For cancelled calls to end, and for the last answers, if the calls took all the grace.
+_MOMENT_S = 0.25
 
 
 class TcpServer:
@@ -137,18 +139,25 @@ class TcpServer:
     async def stop(self, grace_s: float) -> None:
         """See `ports.Server.stop`. Streams end at once: they have no end to wait for."""
         self.draining = True
-        await self._stop_accepting()
-        await self.streams.stop()
-        await self.calls.drain(grace_s)
-        await self.calls.stop()
-        for connection in list(self.connections):
-            connection.end(UNAVAILABLE, _STOPS)
-        await asyncio.sleep(0)  # let the goodbyes out
-        await self._give_up_those_that_do_not_read(grace_s)
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + grace_s
+        try:
+            await self._stop_accepting()
+            await self.streams.stop(max(_MOMENT_S, ends_s - loop.time()))
+            await self.calls.drain(max(0.0, ends_s - loop.time()))
+            await self.calls.stop(max(_MOMENT_S, ends_s - loop.time()))
+            for connection in list(self.connections):
+                connection.end(UNAVAILABLE, _STOPS)
+            await asyncio.sleep(0)  # let the goodbyes out
+            await self._wait_for_readers(max(_MOMENT_S, ends_s - loop.time()))
+        finally:
+            # Also if this stop is cut short.
+            for connection in list(self.connections):
+                connection.abort(UNAVAILABLE, _STOPS)
+            self._gauge.close()
+            self.usage.close()
         if self._server is not None:
             await self._server.wait_closed()
-        self._gauge.close()
-        self.usage.close()
 
     async def _stop_accepting(self) -> None:
         """Take no new connection; one that is just being made is refused.
@@ -161,20 +170,20 @@ class TcpServer:
             return
         for listener in self._server.sockets:
             asyncio.get_running_loop().remove_reader(listener.fileno())
-        for _ in range(_ACCEPT_TURNS):
-            await asyncio.sleep(0)
-        self._server.close()
+        try:
+            for _ in range(_ACCEPT_TURNS):
+                await asyncio.sleep(0)
+        finally:
+            self._server.close()
 
-    async def _give_up_those_that_do_not_read(self, grace_s: float) -> None:
-        """Return when callers took what was sent to them; cut those off that did not in time."""
+    async def _wait_for_readers(self, limit_s: float) -> None:
+        """Return when callers took what was sent to them, or time is up."""
         if not self.connections:
             return
         self.all_gone.clear()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace_s):
+            async with asyncio.timeout(limit_s):
                 await self.all_gone.wait()
-        for connection in list(self.connections):
-            connection.abort(UNAVAILABLE, _STOPS)
 
     def log_forbidden(self, peer: str, role: PeerRole | None, method: Method) -> None:
         """Tell that a caller of a wrong role was refused."""

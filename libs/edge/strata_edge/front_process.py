@@ -140,7 +140,8 @@ class FrontProcess:
                 await self._decided.wait()
         except TimeoutError:
             await self.stop()
-            raise FrontError("the front process did not start") from None
+            reason = f": {self._failure}" if self._failure else ""
+            raise FrontError(f"the front process did not start{reason}") from None
         if not self._ready.is_set():
             await self.stop()
             raise FrontError(f"the front process did not start: {self._failure}")
@@ -202,7 +203,11 @@ class FrontProcess:
         pause_s = _MIN_RESTART_PAUSE_S
         while not self._stopping:
             self._ready.clear()
-            await self._run_once()
+            try:
+                await self._run_once()
+            except (OSError, ValueError) as error:
+                # No memory, descriptors or process ids: that ends by itself, as clients wait.
+                self._failure = f"it cannot be started: {one_line(error)}"
             if self._stopping:
                 return
             self._restarts.add()
@@ -214,12 +219,47 @@ class FrontProcess:
             await asyncio.sleep(pause_s)
 
     async def _run_once(self) -> None:
-        """Start a front and read its reports until it ends."""
-        assert self._listener is not None
+        """Start a front and read its reports until it ends.
+
+        Raises:
+            OSError, ValueError: it cannot be started; nothing is left of it.
+        """
         mine, its = socket.socketpair()
-        config = FrontConfig(
+        process: subprocess.Popen[bytes] | None = None
+        try:
+            try:
+                start = partial(_start_process, self._config(its))
+                process = self._process = await run_to_end(start, undo=_give_up)
+            finally:
+                its.close()
+            reader, self._writer = await asyncio.open_connection(sock=mine)
+        except BaseException:
+            mine.close()
+            if process is not None:
+                await run_to_end(partial(_give_up, process))
+            raise
+        if self._stopping:
+            # `drain` found no front to tell.
+            self._writer.write(b"drain\n")
+        try:
+            while line := await reader.readline():
+                self._take(line)
+        except ConnectionError:
+            pass  # killed while reports were on their way: an end like any other
+        finally:
+            # A front whose parent does not listen ends.
+            self._writer.close()
+            self._writer = None
+            self._report = FrontReport()
+            self._answered.set()
+            await asyncio.to_thread(process.wait)
+
+    def _config(self, control: socket.socket) -> FrontConfig:
+        """Return the configuration of a front that reports to `control`."""
+        assert self._listener is not None
+        return FrontConfig(
             listen_descriptor=self._listener.fileno(),
-            control_descriptor=its.fileno(),
+            control_descriptor=control.fileno(),
             server_socket=str(self._server_socket),
             other_socket=str(self._other_socket or ""),
             certificate_file=str(self._certificate.certificate_file),
@@ -236,22 +276,6 @@ class FrontProcess:
                 max_header_bytes=_HEADERS_ON_THE_WIRE * self._options.max_metadata_bytes,
             ),
         )
-        try:
-            self._process = await run_to_end(partial(_start_process, config), undo=_give_up)
-        finally:
-            its.close()
-        reader, self._writer = await asyncio.open_connection(sock=mine)
-        try:
-            while line := await reader.readline():
-                self._take(line)
-        except ConnectionError:
-            pass  # killed while reports were on their way: an end like any other
-        finally:
-            self._writer.close()
-            self._writer = None
-            self._report = FrontReport()
-            self._answered.set()
-        await asyncio.to_thread(self._process.wait)
 
     def _take(self, line: bytes) -> None:
         if line == b"ready\n":

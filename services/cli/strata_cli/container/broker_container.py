@@ -68,6 +68,8 @@ class BrokerContainer:
         self._logs = MemberLogs(path.parent / section.log_dir, section, runtime.metrics)
         self._container = Container(runtime.clock, max_members=section.max_members)
         self._members: dict[str, SupervisedMember] = {}
+        # Out of the list and not stopped yet, by name.
+        self._leaving: dict[str, SupervisedMember] = {}
         metrics = runtime.metrics
         metrics.gauge("strata_container_members", self._states)
         metrics.gauge("strata_container_members_maximum", lambda: section.max_members)
@@ -85,22 +87,33 @@ class BrokerContainer:
         Raises:
             ConfigError: a member's file cannot be used: an operator is there to read why.
         """
-        paths = [self._path.parent / each for each in self.config.container.members]
+        section = self.config.container
+        paths = [self._path.parent / each for each in section.members]
+        if len(paths) > section.max_members:
+            raise ConfigError(
+                f"{self._path}: container.members has {len(paths)} files; a container may have "
+                f"{section.max_members} members: raise container.max_members"
+            )
         files = [read_member(path, self.config) for path in paths]
         check_together(files)
         # They stop the other way round: clients leave brokers while storage nodes still store.
-        for file in sorted(files, key=lambda each: _STOP_ORDER.index(each.config.member.role)):
-            await self.add(file)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self.config.container.max_start_wait_ms / 1_000):
-                for member in self.members:
-                    await member.attempted()
+        files.sort(key=lambda each: _STOP_ORDER.index(each.config.member.role))
+        try:
+            for file in files:
+                await self.add(file)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(section.max_start_wait_ms / 1_000):
+                    for member in self.members:
+                        await member.attempted()
+        except BaseException:
+            await self.stop(self.config.node.drain_ms / 1_000)
+            raise
 
     async def stop(self, grace_s: float) -> None:
         """Drain and stop all members, brokers first."""
         clock = self._runtime.clock
         deadline_s = clock.monotonic_s() + grace_s
-        members = self.members
+        members, leaving = self.members, tuple(self._leaving.values())
         self._members.clear()
         for role in reversed(_STOP_ORDER):
             left_s = max(1.0, deadline_s - clock.monotonic_s())
@@ -108,6 +121,9 @@ class BrokerContainer:
                 for member in members:
                     if member.file.config.member.role == role:
                         stops.create_task(self._container.remove(member.name, left_s))
+                for member in leaving:
+                    if member.file.config.member.role == role:
+                        stops.create_task(member.stop(left_s))
         await self._logs.close()
 
     def shown(self) -> Mapping[str, object]:
@@ -151,8 +167,9 @@ class BrokerContainer:
         Raises:
             KeyError: there is no such member.
         """
-        del self._members[name]
+        self._leaving[name] = self._members.pop(name)
         await self._container.remove(name, grace_s)
+        self._leaving.pop(name, None)
         await self._logs.forget(name)
 
     def _states(self) -> list[tuple[float, dict[str, str]]]:

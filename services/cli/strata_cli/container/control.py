@@ -1,14 +1,17 @@
 """Carries out what operators ask of a running container, one change at a time.
 
 A change is written to its file before it is answered, so that the next start has it. A member that
-cannot start with a change gets its old file back.
+cannot start with a change gets its old file back. A container that stops carries out no change that
+waits for its turn, and takes back what an update has written that is not answered.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +29,7 @@ from strata_cli.container.files import (
 )
 from strata_cli.container.supervised import SupervisedMember
 from strata_edge.ports import CallError
+from strata_runtime.blocking import run_to_end
 from strata_runtime.config import to_json, to_toml
 from strata_runtime.errors import ConfigError
 from strata_runtime.files import replace_file
@@ -57,6 +61,7 @@ class ContainerControl:
         self._path = path
         self._one_at_a_time = asyncio.Lock()
         self._changes = RequestTasks("container change", metrics, max_tasks=_MAX_CHANGES)
+        self._stops = False
         self._log = get_logger("container")
 
     async def add(self, config_path: str) -> container_pb2.ContainerMember:
@@ -85,6 +90,24 @@ class ContainerControl:
         """
         return await self._whole("update", self._update(name, values))
 
+    async def stop(self, grace_s: float) -> None:
+        """Begin no further change; the one under way has `grace_s` and is given up then."""
+        self._stops = True
+        await self._changes.drain(grace_s)
+        await self._changes.stop()
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait for the turn of a change.
+
+        Raises:
+            CallError: UNAVAILABLE.
+        """
+        async with self._one_at_a_time:
+            if self._stops:
+                raise CallError("UNAVAILABLE", "the container stops: ask again when it runs")
+            yield
+
     async def _whole(self, name: str, change: Coroutine[Any, Any, Result]) -> Result:
         """Carry a change out to its end, also if its caller goes away meanwhile."""
 
@@ -103,7 +126,7 @@ class ContainerControl:
         if not config_path:
             raise CallError("INVALID_ARGUMENT", "config_path is empty: name the member's file")
         path = self._path.parent / config_path
-        async with self._one_at_a_time:
+        async with self._turn():
             file = await self._read(path)
             members = self._container.members
             if any(each.name == file.name for each in members):
@@ -125,7 +148,7 @@ class ContainerControl:
             return described(member)
 
     async def _remove(self, name: str) -> None:
-        async with self._one_at_a_time:
+        async with self._turn():
             member = self._found(name)
             rest = [each.file.path for each in self._container.members if each is not member]
             try:
@@ -164,7 +187,7 @@ class ContainerControl:
     ) -> container_pb2.ContainerMember | None:
         if not values:
             raise CallError("INVALID_ARGUMENT", "no key is given: write section.key=value")
-        async with self._one_at_a_time:
+        async with self._turn():
             if not name:
                 await self._update_own(values)
                 return None
@@ -176,16 +199,31 @@ class ContainerControl:
                 file = await self._read(path)
                 _check_change(file, name, values)
                 return described(await self._restarted(member, file))
-            except CallError:
-                await asyncio.to_thread(replace_file, path, before.encode())
-                await self._again(name, path)
+            except BaseException:
+                try:
+                    await self._put_back(path, before)
+                finally:
+                    await self._again(member.file)
                 raise
 
-    async def _again(self, name: str, path: Path) -> None:
+    async def _put_back(self, path: Path, before: str) -> None:
+        """Write a file as it was before a change.
+
+        Raises:
+            CallError: FAILED_PRECONDITION.
+        """
+        try:
+            await run_to_end(partial(replace_file, path, before.encode()))
+        except OSError as error:
+            raise CallError(
+                "FAILED_PRECONDITION", f"{path} still has the change: {error.strerror}"
+            ) from error
+
+    async def _again(self, before: MemberFile) -> None:
         """Start a member that could not start with a change as it was before."""
-        if any(each.name == name for each in self._container.members):
+        if self._stops or any(each.name == before.name for each in self._container.members):
             return
-        await self._container.add(await self._read(path))
+        await self._container.add(before)
 
     async def _update_own(self, values: Mapping[str, str]) -> None:
         if any(key in ("container.members", "brokerConfigPaths") for key in values):
@@ -195,8 +233,11 @@ class ContainerControl:
         try:
             await asyncio.to_thread(read_container, self._path, os.environ)
         except ConfigError as error:
-            await asyncio.to_thread(replace_file, self._path, before.encode())
+            await self._put_back(self._path, before)
             raise CallError("INVALID_ARGUMENT", str(error)) from None
+        except BaseException:
+            await self._put_back(self._path, before)
+            raise
 
     async def _restarted(self, member: SupervisedMember, file: MemberFile) -> SupervisedMember:
         await self._container.remove(member.name, self._grace_s(member))
@@ -251,15 +292,19 @@ class ContainerControl:
         values: Mapping[str, str],
         model: type[ContainerConfig | MemberConfig],
     ) -> None:
-        """Write keys to a file.
+        """Write keys to a file; a cancelled call leaves it as it was.
 
         Raises:
             CallError: INVALID_ARGUMENT, or FAILED_PRECONDITION if the file cannot be written.
         """
+        edited = text
         try:
             for name, value in sorted(values.items()):
-                text = edited_text(path, text, name, value, model)
-            await asyncio.to_thread(replace_file, path, text.encode())
+                edited = edited_text(path, edited, name, value, model)
+            await run_to_end(partial(replace_file, path, edited.encode()))
+        except asyncio.CancelledError:
+            await self._put_back(path, text)
+            raise
         except ConfigError as error:
             raise CallError("INVALID_ARGUMENT", f"{path}: {error}") from None
         except OSError as error:

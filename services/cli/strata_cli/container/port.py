@@ -30,6 +30,9 @@ from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime
 from strata_runtime.tasks import RequestTasks, Tasks
 
+# For the change under way when the container stops; members need the rest of the time.
+_CHANGE_GRACE_S = 3.0
+
 
 class ContainerPort:
     """See the module docstring; a `Service`.
@@ -83,6 +86,7 @@ class ContainerPort:
             metrics=metrics,
             cluster=cluster,
         )
+        self._control = control
         self._needs_users = config.access_control.is_on
         methods = GuardedMethods(
             ContainingEdge(self._edge, self._requests), access, view, handles=handles
@@ -101,6 +105,7 @@ class ContainerPort:
         self.endpoint = endpoint_of(self._host, await self._edge.start())
 
     async def stop(self, grace_s: float) -> None:
-        """Serve no longer."""
+        """Serve no longer; no change is under way afterwards."""
         await self._edge.stop(min(grace_s, 1.0))
+        await self._control.stop(min(grace_s, _CHANGE_GRACE_S))
         await asyncio.gather(self._requests.stop(), self._tasks.stop())

@@ -87,6 +87,8 @@ class SupervisedMember:
         self._pauses = Backoff(FIRST_PAUSE_MS, supervision.max_pause_ms, supervision.random)
         self._tasks = Tasks(f"member {self.name}", supervision.on_fatal)
         self._run: MemberRun | None = None
+        # Cut short by `stop` while a boot hook runs.
+        self._hook_limit: asyncio.Timeout | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._stops = asyncio.Event()
         self._attempted = asyncio.Event()
@@ -118,6 +120,9 @@ class SupervisedMember:
     async def stop(self, grace_s: float) -> None:
         """Drain and stop it."""
         self._stops.set()
+        hook_limit, self._hook_limit = self._hook_limit, None
+        if hook_limit is not None:
+            hook_limit.reschedule(asyncio.get_running_loop().time())
         if self._run is not None:
             self._run.request_stop()
         if self._keeping is not None:
@@ -126,6 +131,9 @@ class SupervisedMember:
             if running:
                 self._log.warning("member did not stop in time", member=self.name)
         await self._tasks.stop()
+        if self._keeping is not None:
+            # A cancelled run, too, gives the folder back before a run of the same member begins.
+            await asyncio.wait((self._keeping,))
         # Frozen objects are never collected, those of a member that has gone included.
         gc.unfreeze()
 
@@ -173,7 +181,9 @@ class SupervisedMember:
     async def _run_once(self) -> str:
         """Run the member until it stops; return why."""
         try:
-            await self._supervision.hook.run(self.file)
+            await self._run_hook()
+            if self._stops.is_set():
+                return "it was told to stop"
             self._run = MemberRun(self.file, self._world, self._serves)
             await self._run.run()
         except (StrataError, OSError) as error:
@@ -182,6 +192,18 @@ class SupervisedMember:
             self._log.error("member failed unexpectedly", error=one_line(error), exc_info=error)
             return one_line(error)
         return "it stopped by itself"
+
+    async def _run_hook(self) -> None:
+        """Run the boot hook to its end, or until the member is told to stop.
+
+        Raises:
+            BootHookError, OSError: it does not allow a start; `stop` ended it.
+        """
+        try:
+            async with asyncio.timeout(None) as self._hook_limit:
+                await self._supervision.hook.run(self.file)
+        finally:
+            self._hook_limit = None
 
     def _serves(self, fields: Mapping[str, object]) -> None:
         self.shown = {"data": self.file.config.member.data_dir, **fields}

@@ -45,28 +45,25 @@ class ChildProcess:
         return self._process.pid if self._process is not None else 0
 
     async def run(self) -> str:
-        """Start it; return how it ended once it has."""
+        """Start it; return how it ended once it has.
+
+        Raises:
+            OSError: it cannot be started, or not be watched; then it is ended.
+        """
         process = self._process = await run_to_end(partial(_start, self._orders), undo=_give_up)
         if self._is_ending:
             self.end()
         if self._is_killed:
             self.kill()
-        assert process.stdout is not None
-        loop, output = asyncio.get_running_loop(), process.stdout.fileno()
-        os.set_blocking(output, False)
-        # No thread waits for it: a machine may have hundreds of processes.
-        descriptor = os.pidfd_open(process.pid)
-        ended = asyncio.Event()
-        loop.add_reader(output, self._read, loop, output)
-        loop.add_reader(descriptor, ended.set)
         try:
-            await ended.wait()
-            self._read(loop, output)
-        finally:
-            loop.remove_reader(descriptor)
-            loop.remove_reader(output)
-            os.close(descriptor)
-            process.stdout.close()
+            await self._watch(process)
+        except asyncio.CancelledError:
+            self.kill()
+            raise
+        except BaseException:
+            # Nobody would end it later, nor learn how it ended.
+            await run_to_end(partial(_give_up, process))
+            raise
         return _ending(process.wait())
 
     def end(self) -> None:
@@ -80,6 +77,25 @@ class ChildProcess:
         self._is_killed = True
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
+
+    async def _watch(self, process: subprocess.Popen[bytes]) -> None:
+        """Take what it tells until it has ended."""
+        assert process.stdout is not None
+        loop, output = asyncio.get_running_loop(), process.stdout.fileno()
+        # No thread waits for it: a machine may have hundreds of processes.
+        descriptor = os.pidfd_open(process.pid)
+        try:
+            os.set_blocking(output, False)
+            ended = asyncio.Event()
+            loop.add_reader(output, self._read, loop, output)
+            loop.add_reader(descriptor, ended.set)
+            await ended.wait()
+            self._read(loop, output)
+        finally:
+            loop.remove_reader(descriptor)
+            loop.remove_reader(output)
+            os.close(descriptor)
+            process.stdout.close()
 
     def _read(self, loop: asyncio.AbstractEventLoop, output: int) -> None:
         """Take what it has written; only its first line counts."""
@@ -110,6 +126,9 @@ def _start(orders: Orders) -> subprocess.Popen[bytes]:
         process.stdin.flush()
     except BrokenPipeError:
         pass  # it has ended: whoever waits for it learns how
+    except BaseException:
+        _give_up(process)
+        raise
     return process
 
 

@@ -20,7 +20,7 @@ from strata_cli.machine.metrics import METRICS
 from strata_cli.machine.probes import ProbeError, fetch, health_of
 from strata_runtime.backoff import Backoff
 from strata_runtime.clock import Clock
-from strata_runtime.errors import StrataError
+from strata_runtime.errors import StrataError, one_line
 from strata_runtime.health import Health, Problem, Severity
 from strata_runtime.logs import get_logger
 from strata_runtime.runtime import Runtime
@@ -29,6 +29,8 @@ from strata_runtime.tasks import Tasks
 _FIRST_PAUSE_MS = 250
 _LOOK_S = 0.1
 _FAILED_START_S = 10.0
+# The kernel ends a killed process within that, unless its disk does not answer.
+_KILLED_S = 5.0
 _HEALTH_INTERVAL_S = 1.0
 _PROBE_TIMEOUT_S = 2.0
 # A process that was ready for so long begins with the shortest pause again.
@@ -156,7 +158,12 @@ class Supervisor:
             for child in self._running():
                 self._log.warning("process did not end in time, killing it", name=child.name)
         self.kill()
-        await self._all_gone()
+        try:
+            async with asyncio.timeout(_KILLED_S):
+                await self._all_gone()
+        except TimeoutError:
+            for child in self._running():
+                self._log.error("process does not end though it was killed", name=child.name)
         await self._tasks.stop()
 
     def kill(self) -> None:
@@ -192,10 +199,15 @@ class Supervisor:
             began_s = self._clock.monotonic_s()
             child.said = ""
             child.process = ChildProcess(child.orders, lambda told: self._take(child, told))
-            ending = await child.process.run()
-            was_ready = child.told is not None
-            child.process = child.told = None
-            self._moved.set()
+            try:
+                ending = await child.process.run()
+            except OSError as error:
+                # No memory, descriptors or process ids: that ends by itself, too.
+                ending = f"it cannot be started: {one_line(error)}"
+            finally:
+                was_ready = child.told is not None
+                child.process = child.told = None
+                self._moved.set()
             if self._stops:
                 return
             child.failure = child.said or ending
