@@ -23,7 +23,6 @@ class PlacementRows:
         nodes, raft_groups: by their keys.
         slots: raft group of each slot.
         slot_moves: by the raft group that gives up slots.
-        new_slots: slots that got another owner since they were last looked at.
     """
 
     def __init__(self) -> None:
@@ -31,7 +30,6 @@ class PlacementRows:
         self.raft_groups: dict[int, meta_pb2.RaftGroup] = {}
         self.slots = [NO_RAFT_GROUP] * SLOT_COUNT
         self.slot_moves: dict[int, meta_pb2.SlotMove] = {}
-        self.new_slots: set[int] = set()
 
     def take_placement(self, change: meta_pb2.Change) -> bool:
         """Take in a row of placement; return whether it is one."""
@@ -44,8 +42,6 @@ class PlacementRows:
             case "slots":
                 owner = NO_RAFT_GROUP if change.deleted else change.slots.raft_group
                 first, count = change.slots.first_slot, change.slots.slot_count
-                run = range(first, first + count)
-                self.new_slots.update(slot for slot in run if self.slots[slot] != owner)
                 self.slots[first : first + count] = [owner] * count
             case "slot_move":
                 move = change.slot_move

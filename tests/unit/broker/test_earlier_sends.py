@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from strata_mq.slots import rendezvous, slot_of
 from strata_testing import until
 from strata_testing.broker import broker_config
 from strata_testing.broker.client import Client, message
+from strata_testing.broker.fake_edge import MESSAGING
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
 
@@ -58,11 +60,12 @@ async def move_all(
     *,
     name: str = "orders",
     start_offset: int = 100,
+    queues: Sequence[int] = range(4),
 ) -> None:
-    """Move all queues of a topic to one raft group, as the rows of moved queues say it."""
+    """Move queues of a topic to one raft group, as the rows of moved queues say it."""
     topic = app.view.topic("", name)
     assert topic is not None
-    for queue in range(topic.queue_count):
+    for queue in queues:
         slot = slot_of(topic.slot_base, queue)
         owner = storage.slots[slot]
         if owner == to:
@@ -71,6 +74,28 @@ async def move_all(
         override.epochs.add(epoch=0, raft_group=owner)
         override.epochs.add(epoch=1, raft_group=to, start_offset=start_offset)
         meta.put(meta_pb2.Change(queue_override=override))
+        storage.slots[slot] = to
+    assert await app.view.wait_for_revision(meta.revision, 60)
+
+
+async def give_slots(
+    app: BrokerApp,
+    meta: FakeMeta,
+    storage: FakeStorage,
+    to: int,
+    *,
+    name: str = "orders",
+    queues: Sequence[int] = range(4),
+) -> None:
+    """Move the slots of empty queues of a topic to one raft group."""
+    assert await app.view.wait_for_revision(meta.revision, 60)
+    topic = app.view.topic("", name)
+    assert topic is not None
+    for queue in queues:
+        slot = slot_of(topic.slot_base, queue)
+        row = meta_pb2.SlotRange(first_slot=slot, slot_count=1, raft_group=to)
+        row.revision = meta.revision + 1
+        meta.put(meta_pb2.Change(slots=row))
         storage.slots[slot] = to
     assert await app.view.wait_for_revision(meta.revision, 60)
 
@@ -161,18 +186,86 @@ async def test_new_messages_are_not_looked_for(
     assert lookups(storage) > 0
 
 
-async def test_nothing_is_looked_for_where_empty_queues_were(
+async def test_nothing_is_looked_for_where_empty_queues_of_message_groups_were(
     app: BrokerApp, client: Client, meta: FakeMeta, storage: FakeStorage
 ) -> None:
     """New queues are put elsewhere before they hold anything; a wish to move is no move either."""
-    topic = app.view.topic("", "orders")
+    meta.add_topic("ordered", meta_pb2.TOPIC_TYPE_FIFO)
+    await give_slots(app, meta, storage, 1, name="ordered")
+    topic = app.view.topic("", "ordered")
     assert topic is not None
     wish = meta_pb2.QueueOverride(topic_id=topic.topic_id, queue=0, moving_to=2)
     wish.epochs.add(epoch=0, raft_group=1)
     meta.put(meta_pb2.Change(queue_override=wish))
-    await move_all(app, meta, storage, 2, start_offset=0)
-    assert (await client.send(one(number_at(1)))).status.code == OK
+    await move_all(app, meta, storage, 2, name="ordered", start_offset=0)
+    for number in range(10):
+        grouped = message("ordered", number, message_group=f"g{number}")
+        grouped.system_properties.born_timestamp.FromMilliseconds(NOW_MS - 5_000)
+        assert (await client.send(grouped)).status.code == OK
     assert lookups(storage) == 0
+
+
+@pytest.mark.parametrize("how", ["slots", "queues"])
+async def test_an_empty_queue_that_leaves_may_route_a_repeat_elsewhere(
+    app: BrokerApp, client: Client, meta: FakeMeta, storage: FakeStorage, how: str
+) -> None:
+    """A message that may take any queue goes by all owners: another queue's move re-routes it."""
+    await give_slots(app, meta, storage, 1)
+    number = number_at(2)
+    first = await client.send(one(number))
+    topic = app.view.topic("", "orders")
+    assert topic is not None
+    assert app.view.owners(topic) == (1,)
+    queues = [queue for queue in range(4) if not storage.queues[topic.topic_id, queue]]
+    if how == "slots":
+        await give_slots(app, meta, storage, 2, queues=queues[:1])
+    else:
+        await move_all(app, meta, storage, 2, queues=queues[:1], start_offset=0)
+    assert app.view.owners(topic) == (1, 2)
+    again = await client.send(one(number))
+    assert again.status.code == OK
+    assert again.entries[0].offset == first.entries[0].offset
+    assert len(storage.messages(topic.topic_id)) == 1
+
+
+async def test_a_repeat_is_looked_for_where_no_queue_is_any_more(
+    app: BrokerApp, client: Client, meta: FakeMeta, storage: FakeStorage
+) -> None:
+    """A message that waits keeps no slot: its raft group may own nothing of the topic now."""
+    meta.add_topic("later", meta_pb2.TOPIC_TYPE_DELAY)
+    await give_slots(app, meta, storage, 1, name="later")
+    later = message("later", 1, message_type=definition_pb2.DELAY)
+    later.system_properties.born_timestamp.FromMilliseconds(NOW_MS - 5_000)
+    later.system_properties.delivery_timestamp.FromMilliseconds(NOW_MS + 60_000)
+    first = await client.send(later)
+    await give_slots(app, meta, storage, 2, name="later")
+    topic = app.view.topic("", "later")
+    assert topic is not None
+    assert list(app.view.holders(topic)) == [2]
+    again = await client.send(later)
+    assert again.status.code == OK
+    assert again.entries[0].recall_handle == first.entries[0].recall_handle
+    assert [raft_group for raft_group, _, _ in storage.pending.waiting] == [1]
+
+
+async def test_a_message_is_recalled_by_its_id_where_no_queue_is_any_more(
+    app: BrokerApp, client: Client, meta: FakeMeta, storage: FakeStorage
+) -> None:
+    """Likewise, however long ago the slots left."""
+    meta.add_topic("later", meta_pb2.TOPIC_TYPE_DELAY)
+    await give_slots(app, meta, storage, 1, name="later")
+    later = message("later", 1, message_type=definition_pb2.DELAY)
+    later.system_properties.delivery_timestamp.FromMilliseconds(NOW_MS + 60_000)
+    await client.send(later)
+    await give_slots(app, meta, storage, 2, name="later")
+    request = service_pb2.RecallMessageRequest(
+        topic=later.topic, recall_handle=later.system_properties.message_id
+    )
+    answer = await client.edge.call(
+        MESSAGING + "RecallMessage", request, service_pb2.RecallMessageResponse
+    )
+    assert answer.status.code == OK
+    assert not storage.pending.waiting
 
 
 async def test_what_waited_is_looked_for_although_the_queues_were_empty(

@@ -164,7 +164,7 @@ def test_what_storage_says_of_a_move_holds_until_the_metadata_say_more(
 ) -> None:
     """A row that tells of less, or a snapshot without it, does not take it back."""
     moves: list[int] = []
-    view.on_move(moves.append)
+    view.on_move(lambda topic_id, _: moves.append(topic_id))
     assert view.learn(topic, 1, [left(2, 3)])
     assert moves == [TOPIC_ID]
     assert not view.learn(topic, 1, [left(2, 3)]), "it is no news twice"

@@ -120,7 +120,7 @@ class SendSection(Section):
     repeat_window_ms: int = Field(
         default=600_000,
         ge=0,
-        description="Time after a topic got more queues, or a queue moved, for which the "
+        description="Time after a topic got more queues, or a queue or a slot moved, for which the "
         "broker looks in the former raft groups for an earlier send of an older "
         "message; 0: never.",
     )

@@ -12,7 +12,7 @@ metadata has the move.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from zlib import crc32
 
 from strata.meta.v1 import meta_pb2
@@ -45,8 +45,8 @@ class MetadataView(PlacementView[MetadataTables]):
         self._ready = False
         self._placement_listeners: list[Callable[[], None]] = []
         self._quota_listeners: list[Callable[[], None]] = []
-        self._move_listeners: list[Callable[[int], None]] = []
-        self._slot_listeners: list[Callable[[Set[int]], None]] = []
+        self._move_listeners: list[Callable[[int, Set[int]], None]] = []
+        self._slot_listeners: list[Callable[[Mapping[int, Set[int]]], None]] = []
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._on_consumer_groups: list[Callable[[Collection[Name]], None]] = []
 
@@ -143,6 +143,10 @@ class MetadataView(PlacementView[MetadataTables]):
             return self.slot_owner(topic, queue) == raft_group
         return any(epoch.epoch == 0 and epoch.raft_group == raft_group for epoch in override.epochs)
 
+    def slot_revisions(self) -> Sequence[int]:
+        """Return the revision of each slot's row, which also changes with its neighbours."""
+        return self._tables.slot_revisions
+
     def overrides(self, topic: TopicRow) -> Mapping[int, meta_pb2.QueueOverride]:
         """Return the queues of a topic that are, or were, not where their slot is (rule 18)."""
         return self._tables.overrides(topic.topic_id)
@@ -223,12 +227,20 @@ class MetadataView(PlacementView[MetadataTables]):
         """Call back after slots, queues, raft groups or nodes have changed."""
         self._placement_listeners.append(listener)
 
-    def on_slots(self, listener: Callable[[Set[int]], None]) -> None:
-        """Call back with slots whose owner changed."""
+    def on_slots(self, listener: Callable[[Mapping[int, Set[int]]], None]) -> None:
+        """Call back with slots that got another owner -> the owners before.
+
+        NO_RAFT_GROUP among these: there may have been others that this broker did not see. Slots
+        that had no owner before, and those of the first snapshot, are not told.
+        """
         self._slot_listeners.append(listener)
 
-    def on_move(self, listener: Callable[[int], None]) -> None:
-        """Call back with the topic id after a queue of the topic has moved."""
+    def on_move(self, listener: Callable[[int, Set[int]], None]) -> None:
+        """Call back with the topic id after the row of a queue of the topic changed.
+
+        The second argument has the raft groups that held queues which have another owner now,
+        likewise; empty: no queue has another one.
+        """
         self._move_listeners.append(listener)
 
     def on_quotas(self, listener: Callable[[], None]) -> None:
@@ -267,11 +279,11 @@ class MetadataView(PlacementView[MetadataTables]):
             self.placement_version += 1
             for listener in self._placement_listeners:
                 listener()
-        moved_topics, tables.new_moves = tables.new_moves, set()
+        moved_topics, tables.new_moves = tables.new_moves, {}
         for moved in self._move_listeners:
-            for topic_id in moved_topics:
-                moved(topic_id)
-        new_slots, tables.new_slots = tables.new_slots, set()
+            for topic_id, former in moved_topics.items():
+                moved(topic_id, former)
+        new_slots, tables.new_slots = tables.new_slots, {}
         if new_slots:
             for slots_changed in self._slot_listeners:
                 slots_changed(new_slots)

@@ -15,6 +15,7 @@ from strata_broker.metadata.topic_rows import MAX_TOPICS_IN_USE, TopicRow, Topic
 from strata_metadata.placement import PlacementTables
 from strata_metadata.tables import NO_RAFT_GROUP, copy_row, put_row
 from strata_mq.requests import is_own_consumer_group, is_table_topic
+from strata_mq.slots import SLOT_COUNT
 
 _NO_OVERRIDES: Mapping[int, meta_pb2.QueueOverride] = {}
 
@@ -36,7 +37,10 @@ class MetadataTables(PlacementTables):
         listed_topic_count: topics of all namespaces as operators list them: `topic_counts` without
             those that stand for tables.
         new_consumer_groups: names of consumer groups whose rows came or went since they were taken.
-        new_moves: topics of which a queue moved since.
+        slot_revisions: revision of the row of each slot.
+        new_slots: slots that got another owner since -> those before; NO_RAFT_GROUP: unknown ones.
+        new_moves: topics of which a queue's row changed since -> raft groups that took appends of a
+            queue which others take now, likewise.
         new_quotas: whether a quota changed since.
         new_placement: whether slots, raft groups, nodes or moved queues changed since.
     """
@@ -60,7 +64,9 @@ class MetadataTables(PlacementTables):
         # the metadata told it
         self._learned: dict[tuple[int, int], tuple[int, meta_pb2.Epoch]] = {}
         self.new_consumer_groups: set[Name] = set()
-        self.new_moves: set[int] = set()
+        self.slot_revisions = [0] * SLOT_COUNT
+        self.new_slots: dict[int, set[int]] = {}
+        self.new_moves: dict[int, set[int]] = {}
         self.new_quotas = False
         self.new_placement = False
 
@@ -75,7 +81,9 @@ class MetadataTables(PlacementTables):
                 self._take_topic(change.topic, deleted=change.deleted)
             case "consumer_group":
                 self._take_consumer_group(change.consumer_group, deleted=change.deleted)
-            case "raft_group" | "node" | "slots":
+            case "slots":
+                self._take_slots(change)
+            case "raft_group" | "node":
                 self.new_placement |= self.take_placement(change)
             case "slot_move":
                 self.take_placement(change)
@@ -115,7 +123,7 @@ class MetadataTables(PlacementTables):
         _append_epoch(override, ended_in, epoch)
         self._learned[topic_id, queue] = (ended_in, epoch)
         self._overrides.setdefault(topic_id, {})[queue] = override
-        self.new_moves.add(topic_id)
+        self._note_move(topic_id, known, override)
         self.new_placement = True
         return True
 
@@ -127,9 +135,34 @@ class MetadataTables(PlacementTables):
         self.new_consumer_groups.update(others.consumer_groups)
         self.new_quotas = True
         self.access.replaces(others.access)
-        before = enumerate(others.slots)
-        self.new_slots = {slot for slot, owner in before if self.slots[slot] != owner}
+        self._note_moves_since(others)
         self.new_placement = True
+
+    def _note_moves_since(self, others: MetadataTables) -> None:
+        """Note which slots and queues may have had owners that the other tables do not name."""
+        self.new_slots = {
+            slot: {owner, NO_RAFT_GROUP}
+            for slot, (owner, revision) in enumerate(
+                zip(others.slots, others.slot_revisions, strict=True)
+            )
+            if owner != NO_RAFT_GROUP
+            and (owner, revision) != (self.slots[slot], self.slot_revisions[slot])
+        }
+        self.new_moves = {}
+        for topic_id, queues in self._overrides.items():
+            known = others.overrides(topic_id)
+            for queue, override in queues.items():
+                self._note_move(topic_id, known.get(queue), override)
+
+    def _take_slots(self, change: meta_pb2.Change) -> None:
+        row = change.slots
+        owner = NO_RAFT_GROUP if change.deleted else row.raft_group
+        for slot in range(row.first_slot, row.first_slot + row.slot_count):
+            before = self.slots[slot]
+            if before not in (owner, NO_RAFT_GROUP):
+                self.new_slots.setdefault(slot, set()).add(before)
+            self.slot_revisions[slot] = row.revision
+        self.new_placement |= self.take_placement(change)
 
     def _take_topic(self, topic: meta_pb2.Topic, *, deleted: bool) -> None:
         old = self.topics.take(topic, deleted=deleted)
@@ -173,6 +206,7 @@ class MetadataTables(PlacementTables):
     def _take_override(self, override: meta_pb2.QueueOverride, *, deleted: bool) -> None:
         key = (override.topic_id, override.queue)
         of_topic = self._overrides.setdefault(override.topic_id, {})
+        before = of_topic.get(override.queue)
         # A move that has just begun has no epoch yet: the queue is where its slot is.
         if deleted or not override.epochs:
             of_topic.pop(override.queue, None)
@@ -184,10 +218,28 @@ class MetadataTables(PlacementTables):
                 _append_epoch(row, ended_in, learned)
             else:
                 self._learned.pop(key, None)
+        self._note_move(override.topic_id, before, of_topic.get(override.queue))
         if not of_topic:
             del self._overrides[override.topic_id]
-        self.new_moves.add(override.topic_id)
         self.new_placement = True
+
+    def _note_move(
+        self,
+        topic_id: int,
+        before: meta_pb2.QueueOverride | None,
+        after: meta_pb2.QueueOverride | None,
+    ) -> None:
+        """Note that a queue's row changed, and the former owners if it has another one."""
+        former = self.new_moves.setdefault(topic_id, set())
+        known = before.epochs if before is not None else ()
+        newest = known[-1].epoch if known else -1
+        epochs = after.epochs if after is not None else ()
+        if epochs and epochs[-1].epoch == newest:
+            return
+        former.update(epoch.raft_group for epoch in (*known, *epochs[:-1]))
+        if epochs and epochs[0].epoch > newest + 1:
+            # Those between are drained.
+            former.add(NO_RAFT_GROUP)
 
 
 def _add(counts: Counter[str], namespace: str, by: int) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from strata.meta.v1 import meta_pb2
 from strata_broker.metadata.name_index import Name, NameIndex, key_of, name_of
-from strata_mq.requests import is_table_topic
+from strata_mq.requests import ORDERED_TYPES, is_table_topic
 
 MAX_TOPICS_IN_USE = 40_000
 """Rows kept as objects by default, in both generations."""
@@ -52,6 +52,7 @@ class TopicRow:
         "namespace",
         "previous_queue_count",
         "queue_count",
+        "revision",
         "row",
         "slot_base",
         "topic_id",
@@ -65,6 +66,10 @@ class TopicRow:
         # When it was changed last, by the nameserver's clock; 0: it is as it was made.
         is_changed = topic.updated_at_ms != topic.created_at_ms
         self.changed_ms = topic.updated_at_ms if is_changed else 0
+        # Rows of placement up to this revision are older than the topic, or than its last change.
+        # The end of a change of the queue count gives the row a new revision, but no new time.
+        may_be_rehashed = topic.had_message_groups or topic.type in ORDERED_TYPES
+        self.revision = 0 if is_changed and may_be_rehashed else topic.revision
         # It stands for a key-value table, and holds no messages.
         self.is_table = is_table_topic(topic.name)
         self.topic_type = topic.type

@@ -157,7 +157,7 @@ class Puller:
         # Parked pulls by topic id, and all of them under one key.
         self._attempts = Attempts()
         self._stopping = False
-        view.on_move(self._attempts.give_up)
+        view.on_move(lambda topic_id, _: self._attempts.give_up(topic_id))
 
     def set_store_host(self, store_host: str) -> None:
         """Set the host that messages name as the one that stored them."""

@@ -7,6 +7,8 @@ immediately and only once (rule 1): a delivered message cannot be recalled.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from apache.rocketmq.v2 import service_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.access.call_runtime import CallRuntime
@@ -16,6 +18,7 @@ from strata_broker.metadata.requests import Caller
 from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.layout import pack_message_id, unpack_message_id
 from strata_mq.requests import (
+    ACCEPTED_TYPES,
     BadHandleError,
     Code,
     HandleForm,
@@ -91,7 +94,7 @@ class Recaller:
 
     async def _recall_by_id(self, topic: TopicRow, message_id: str, deadline_s: float) -> None:
         """Recall the newest message with an id, asking one raft group of the topic at a time."""
-        for raft_group in self._view.holders(topic):
+        for raft_group in self._raft_groups(topic):
             try:
                 await self._call(_request(raft_group, topic, message_id), deadline_s)
             except RequestError as refused:
@@ -100,6 +103,20 @@ class Recaller:
                 raise
             return
         raise _invalid(_TOO_LATE)
+
+    def _raft_groups(self, topic: TopicRow) -> Sequence[int]:
+        """Return the raft groups that may have a message of a topic, most likely ones first.
+
+        A message that waits is no part of a queue: slots and queues may have left its raft group
+        since, however long ago.
+        """
+        holders = list(self._view.holders(topic))
+        may_wait = MessageType.DELAY in ACCEPTED_TYPES[TopicType(topic.topic_type)]
+        # Its messages may have come when it had another type.
+        if not may_wait and not topic.changed_ms:
+            return holders
+        numbers = [row.raft_group for row in self._view.raft_groups()]
+        return holders + [each for each in numbers if each not in holders]
 
     async def _call(self, request: storage_pb2.RecallRequest, deadline_s: float) -> None:
         left_s = deadline_s - self._clock.monotonic_s()

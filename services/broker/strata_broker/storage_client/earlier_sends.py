@@ -1,10 +1,10 @@
 """Finds messages that an earlier send stored at another raft group, before the topic changed.
 
 A raft group knows the ids of the messages that it stored. When a topic gets more queues, or a queue
-moves, a message is sent to another raft group than before. A client that repeats a send whose
-answer was lost would then store it twice (rule 37). So a message that was made before the change is
-looked for in all raft groups that have, or had, queues of the topic, as long as repeats are
-remembered at all.
+or a slot moves, a message is sent to another raft group than before. A client that repeats a send
+whose answer was lost would then store it twice (rule 37). So a message that was made before the
+change is looked for in all raft groups that have, or had, queues of the topic, as long as repeats
+are remembered at all (`OwnerHistory`).
 
 The message id has the time of creation (docs/adr/0030): the official clients set a new born time in
 every attempt. The born time counts for ids of another form.
@@ -12,26 +12,20 @@ every attempt. The born time counts for ids of another form.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.base.append_places import PendingPlace
 from strata_broker.base.config import SendSection
 from strata_broker.base.group_clock import GroupClock
 from strata_broker.metadata.metadata import MetadataView, TopicRow
+from strata_broker.metadata.owner_history import OwnerHistory
 from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.layout import OutgoingMessage, PartKind, made_ms
 from strata_mq.requests import Code, HandleForm, RequestError
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
-
-# Topics of which a queue moved lately; older ones are forgotten first.
-_MAX_MOVED_TOPICS = 100_000
-# Their messages never wait: a raft group that stored one gave it an offset.
-_TYPES_WITHOUT_WAITING = (meta_pb2.TOPIC_TYPE_NORMAL, meta_pb2.TOPIC_TYPE_FIFO)
 
 
 class Earlier(NamedTuple):
@@ -68,17 +62,14 @@ class EarlierSends:
         clock: GroupClock,
         metrics: Metrics,
     ) -> None:
-        self._view = view
         self._storage = storage
         self._window_ms = config.repeat_window_ms
         self._slack_ms = config.repeat_slack_ms
         self._clock = clock
-        # topic id -> when a queue of it moved last, as far as this broker saw
-        self._moved_ms: OrderedDict[int, int] = OrderedDict()
+        self._owners = OwnerHistory(view, clock.now_ms, self._window_ms)
         self._max_lookups = config.max_repeat_lookups
         self._under_way = Limit("earlier sends", self._max_lookups, "messages", metrics=metrics)
         self._found = metrics.counter("strata_broker_earlier_sends_total")
-        view.on_move(self._moved)
 
     def suspects(self, topic: TopicRow, outgoing: Sequence[OutgoingMessage]) -> list[int]:
         """Return which messages may have been stored before the topic changed; mostly none."""
@@ -117,7 +108,7 @@ class EarlierSends:
 
     def raft_groups(self, topic: TopicRow, but: int) -> list[int]:
         """Return the raft groups that may hold earlier sends, except one that checks for itself."""
-        return [each for each in self._view.holders(topic) if each != but]
+        return [each for each in self._owners.raft_groups(topic) if each != but]
 
     async def find(
         self,
@@ -208,29 +199,8 @@ class EarlierSends:
         return None
 
     def _changed_lately_ms(self, topic: TopicRow) -> int:
-        """Return when a topic changed, or a queue of it moved; 0: repeats know nothing of it."""
-        changed_ms = max(topic.changed_ms, self._moved_ms.get(topic.topic_id, 0))
+        """Return when a topic or its owners changed last; 0: repeats know nothing of it."""
+        changed_ms = max(topic.changed_ms, self._owners.changed_ms(topic))
         if not changed_ms or self._clock.now_ms() - changed_ms > self._window_ms:
             return 0
         return changed_ms
-
-    def _moved(self, topic_id: int) -> None:
-        if self._left_nothing(topic_id):
-            return
-        self._moved_ms.pop(topic_id, None)
-        self._moved_ms[topic_id] = self._clock.now_ms()
-        if len(self._moved_ms) > _MAX_MOVED_TOPICS:
-            self._moved_ms.popitem(last=False)
-
-    def _left_nothing(self, topic_id: int) -> bool:
-        """Whether every queue of a topic that moved was empty then, as new queues are.
-
-        An epoch begins at offset 0 only if the epochs before it hold no message.
-        """
-        topic = self._view.topic_by_id(topic_id)
-        if topic is None or topic.topic_type not in _TYPES_WITHOUT_WAITING:
-            return False
-        moved = self._view.overrides(topic).values()
-        return bool(moved) and not any(
-            epoch.start_offset for override in moved for epoch in override.epochs
-        )
