@@ -274,7 +274,7 @@ class CommitLog(CommitLogReader):
         emptying, self._emptying = self._emptying, None
         if emptying is None or not emptying.is_of(oldest.base, is_needed):
             contents = self._cache.get(oldest.base)
-            emptying = Emptying(contents, self._index, self._locate, is_needed)
+            emptying = Emptying(contents, self._index, locate=self._locate, is_needed=is_needed)
         copies: list[Frame] = []
         copied_bytes, written_bytes = 0, 0
         budget = min(max_bytes, self._options.segment_bytes // 2)

@@ -109,7 +109,7 @@ class Emptying:
     """
 
     def __init__(
-        self, contents: Contents, index: LogIndex, locate: Locate, is_needed: IsNeeded
+        self, contents: Contents, index: LogIndex, *, locate: Locate, is_needed: IsNeeded
     ) -> None:
         self._base = contents.base
         self._locate = locate
