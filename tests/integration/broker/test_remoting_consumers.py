@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from strata_remoting import (
+    AdminCode,
     RequestCode,
     ResponseCode,
     decode_properties,
@@ -215,3 +216,30 @@ async def test_a_message_that_is_sent_back_comes_again(brokers: Sequence[Cluster
             ResponseCode.SYSTEM_ERROR,
             f"look message by offset failed, {3 << 61}",
         )
+
+
+async def test_a_message_that_fails_once_more_after_a_reset_comes_again(
+    brokers: Sequence[ClusterBroker],
+) -> None:
+    """Its first copy is consumed; until then, each repeat of the request is of that copy."""
+    retries = {"topic": "%RETRY%g", "queueId": 0, "consumerGroup": GROUP}
+    async with clients(brokers) as [client]:
+        await client.send("orders", b"again", 0, UNIQ_KEY=KEY)
+        [original] = await pulled_from(client, "orders", [0])
+        back = {
+            "group": GROUP, "offset": original.physical_offset, "delayLevel": 1,
+            "originMsgId": KEY, "originTopic": "orders", "maxReconsumeTimes": 16,
+        }  # fmt: skip
+        for number in range(3):
+            await client.call(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+            await client.call(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+            _, copies = await client.pull("%RETRY%g", GROUP, 0, number, wait_ms=15_000)
+            assert [(copy.body, copy.queue_offset) for copy in copies] == [(b"again", number)]
+            await client.call(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+            position = {**retries, "commitOffset": number + 1}
+            await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, position)
+            reset = {"topic": "orders", "group": GROUP, "timestamp": 0, "isForce": "true"}
+            await client.call(AdminCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
+            assert await pulled_from(client, "orders", [0]) == [original]
+        end = await client.call(RequestCode.GET_MAX_OFFSET, retries)
+        assert end.fields["offset"] == "3"

@@ -44,6 +44,7 @@ from strata_broker.remoting.queue_locks import QueueLocks
 from strata_broker.remoting.recalls import RemotingRecalls
 from strata_broker.remoting.replies import RemotingReplies
 from strata_broker.remoting.requesters import Requesters
+from strata_broker.remoting.retry_copies import RetryCopies
 from strata_broker.remoting.routes import RemotingRoutes
 from strata_broker.remoting.send_backs import SendBacks
 from strata_broker.remoting.sends import RemotingSends
@@ -278,7 +279,7 @@ class RemotingPort:
             **RemotingOffsets(face, view, updates).handlers(),
             **RemotingRecalls(face).handlers(),
             **RemotingTransactions(face, view, handles=runtime.handles).handlers(),
-            **SendBacks(face, routes, view, reads=reads, given_up=given_up, clock=clock).handlers(),
+            **self._send_backs(parts, routes, reads, given_up).handlers(),
         }
 
         def disconnected(client: RemotingPeer) -> None:
@@ -321,6 +322,25 @@ class RemotingPort:
             max_groups=section.max_transaction_groups,
             max_groups_per_client=section.max_groups_per_client,
             metrics=parts.runtime.metrics,
+        )
+
+    def _send_backs(
+        self,
+        parts: RemotingParts,
+        routes: RemotingRoutes,
+        reads: PlaceReads,
+        given_up: GivenUpMessages,
+    ) -> SendBacks:
+        view, runtime = parts.provisioner.view, parts.runtime
+        copies = RetryCopies(
+            parts.face,
+            view,
+            handles=runtime.handles,
+            earlier=parts.sending.sender.earlier,
+            timeout_s=runtime.config.send.timeout_ms / 1000,
+        )
+        return SendBacks(
+            routes, view, reads=reads, given_up=given_up, copies=copies, clock=runtime.clock
         )
 
     def _admin_parts(

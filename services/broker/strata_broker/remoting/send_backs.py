@@ -3,7 +3,8 @@
 The message is copied to the topic of retries of its consumer group, delayed by a level that grows
 with the number of attempts; after the last attempt it becomes a dead letter. The consumer passes
 over the original after the answer, so the copy is durable first. A repeat of the same request
-stores nothing again: the copy's id is made of the message's place and of the number of the attempt.
+stores nothing again: the copy's id is made of the message's place and of the number of the attempt,
+and of how many copies with both are consumed (`RetryCopies`).
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from hashlib import blake2b
 
-from apache.rocketmq.v2 import definition_pb2, service_pb2
+from apache.rocketmq.v2 import definition_pb2
 from strata_broker.clients.settings import group_policy
 from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.remoting import property_names as names
 from strata_broker.remoting.answers import RemotingRefusal, succeeded
 from strata_broker.remoting.exchange import Exchange, Handler
-from strata_broker.remoting.face import MessagingFace
 from strata_broker.remoting.given_up import GivenUpMessages, letter_of, reconsume_times
 from strata_broker.remoting.incoming import DELAY_LEVELS_S, delay_ms
 from strata_broker.remoting.place_reads import PlaceReads
+from strata_broker.remoting.retry_copies import RetryCopies
 from strata_broker.remoting.routes import RemotingRoutes
 from strata_mq.requests import RETRY_PREFIX
 from strata_remoting import (
@@ -33,7 +34,6 @@ from strata_remoting import (
 from strata_runtime.clock import Clock
 
 _FIRST_LEVEL = 3
-_RETRY_QUEUE = 0
 _OF_THE_ORIGINAL = (names.RETRY_TOPIC, names.UNIQUE_KEY, names.ORIGIN_MESSAGE_ID)
 
 
@@ -41,29 +41,29 @@ class SendBacks:
     """See the module docstring.
 
     Args:
-        face: the broker's handlers.
         routes: makes topics of retries.
         view: knows topics and queues.
         reads: find messages by their place.
         given_up: takes messages after their last attempt.
+        copies: stores the others.
         clock: wall time, for delays.
     """
 
     def __init__(
         self,
-        face: MessagingFace,
         routes: RemotingRoutes,
         view: MetadataView,
         *,
         reads: PlaceReads,
         given_up: GivenUpMessages,
+        copies: RetryCopies,
         clock: Clock,
     ) -> None:
-        self._face = face
         self._routes = routes
         self._view = view
         self._reads = reads
         self._given_up = given_up
+        self._copies = copies
         self._clock = clock
 
     def handlers(self) -> Mapping[int, Handler]:
@@ -97,14 +97,15 @@ class SendBacks:
             return succeeded(request)
         copy = _copy_of(original, topic, is_again=topic.name == retries.name)
         copy.user_properties[names.STORED_RECONSUME_TIMES] = str(times + 1)
-        copy.system_properties.message_id = _id_of(group, place, str(times + 1))
-        copy.topic.name = retries.name
         # A consumer may leave the level to the broker.
         delay = delay_ms(level or min(_FIRST_LEVEL + times, len(DELAY_LEVELS_S)))
         copy.system_properties.delivery_timestamp.FromMilliseconds(self._clock.wall_ms() + delay)
-        await self._face.send(
-            service_pb2.SendMessageRequest(messages=[copy]), exchange.caller(group), _RETRY_QUEUE
-        )
+
+        def id_of(consumed: int) -> str:
+            attempt = f"{times + 1}/{consumed}" if consumed else str(times + 1)
+            return _id_of(group, place, attempt)
+
+        await self._copies.store(exchange, group, retries, copy, id_of)
         return succeeded(request)
 
 

@@ -134,7 +134,7 @@ class EarlierSends:
             RequestError: a raft group did not answer: the result is unknown.
         """
         for raft_group in raft_groups:
-            found = await self._at(
+            found = await self.look(
                 raft_group, topic, message_id, kind, timeout_s, since_ms=since_ms
             )
             if found is not None:
@@ -142,7 +142,7 @@ class EarlierSends:
                 return found
         return None
 
-    async def _at(
+    async def look(
         self,
         raft_group: int,
         topic: TopicRow,
@@ -150,8 +150,9 @@ class EarlierSends:
         kind: PartKind,
         timeout_s: float,
         *,
-        since_ms: int,
+        since_ms: int = 0,
     ) -> Earlier | None:
+        """Look for a message in one raft group; the arguments and errors are those of `find`."""
         if kind is not PartKind.PLAIN:
             waiting = await self._waiting_at(raft_group, topic, message_id, timeout_s)
             if waiting is not None:
