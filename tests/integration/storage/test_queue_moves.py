@@ -10,7 +10,7 @@ import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_testing import until
-from strata_testing.storage_node import TOPIC, small_config
+from strata_testing.storage_node import TOPIC, batch_of, message_id, small_config
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
 
 TOPIC_ID = 7
@@ -79,6 +79,23 @@ async def test_a_queue_moves_while_it_is_written(cluster: ClusterUnderTest) -> N
     await writing
     assert homes == sorted(homes), "the queue went back"
     assert await read(cluster) == expected
+
+
+async def test_the_old_epoch_tells_what_it_stored_of_a_repeat(cluster: ClusterUnderTest) -> None:
+    """Its answer was lost, and the queue left: what it has must not be stored elsewhere, too."""
+    first, other = message_id(b"a"), message_id(b"b")
+    await cluster.append(SOURCE, [b"a"], queue=QUEUE, ids=[first])
+    cluster.stub.move_queue(TOPIC_ID, QUEUE, DESTINATION, SOURCE)
+    await until_moved(cluster, DESTINATION)
+    data = batch_of([b"b", b"a"], queue=QUEUE, ids=[other, first])
+    request = pb.AppendRequest(
+        batches=[pb.GroupBatch(raft_group=SOURCE, batch=data, may_repeat=True)]
+    )
+    response = await cluster.call(SOURCE, "Append", request, pb.AppendResponse)
+    (part,) = response.results[0].parts
+    assert part.outcome == pb.OUTCOME_SEALED
+    known = [(each.ordinal, each.queue, each.offset) for each in part.duplicates]
+    assert known == [(1, QUEUE, 0)]
 
 
 async def test_a_move_goes_on_when_leaders_fail(cluster: ClusterUnderTest) -> None:

@@ -193,6 +193,26 @@ async def test_whoever_may_repeat_is_looked_up_in_the_rows(leader: Leader) -> No
     assert list(new.parts[0].duplicates) == []
 
 
+@pytest.mark.parametrize("is_applied", [True, False])
+async def test_a_queue_that_left_tells_what_it_stored_of_a_repeat(
+    leader: Leader, is_applied: bool
+) -> None:
+    """A forwarder learns that the others are not here; other senders cost no look (rule 37)."""
+    key = PartKey(TOPIC_ID, 2, 5, 4)
+    leader.submit((key, [message(1)]), boot_id=0, sequence=0)
+    if is_applied:
+        leader.proposer.apply()
+    leader.appender.seal(TOPIC_ID, 2)
+    proposals = len(leader.proposer.waiting)
+    part = (key, [message(2), message(1)])
+    for may_repeat, known in ((True, [Duplicate(1, 2, 0)]), (False, [])):
+        refused = leader.submit(part, boot_id=0, sequence=0, may_repeat=may_repeat)
+        assert refused.parts[0].outcome == pb.OUTCOME_SEALED
+        assert list(refused.parts[0].duplicates) == known
+        assert refused.future is None
+    assert len(leader.proposer.waiting) == proposals
+
+
 async def test_open_queues_for_what_waited(leader: Leader) -> None:
     """Its own queue while that is open, else another of the topic, else none (rule 18)."""
     appender, log = leader.appender, leader.log

@@ -144,8 +144,7 @@ async def test_the_append_may_be_repeated() -> None:
         None,
         refused(pb.OUTCOME_NOT_LEADER),
         refused(pb.OUTCOME_DISK_FULL),
-        pb.GroupResult(parts=[pb.PartResult(outcome=pb.OUTCOME_SEALED)]),
-        pb.GroupResult(parts=[pb.PartResult(outcome=pb.OUTCOME_WRONG_GROUP)]),
+        pb.GroupResult(parts=[pb.PartResult(outcome=pb.OUTCOME_REHASHED)]),
         pb.GroupResult(),
         pb.GroupResult(parts=[pb.PartResult(outcome=99)]),  # type: ignore[arg-type]
         pb.AppendResponse(),
@@ -154,10 +153,22 @@ async def test_the_append_may_be_repeated() -> None:
 async def test_without_a_confirmation_it_failed(
     answer: pb.GroupResult | pb.AppendResponse | None,
 ) -> None:
-    """Nobody leads, the disk is full, the queue moved on, or the answer is odd: try again later."""
+    """Nobody leads, the disk is full, message groups left, or the answer is odd: try later."""
     channels = FakeChannels({"a": answer, "b": answer, "c": answer})
     with pytest.raises(ForwardFailed):
         await forwarding(channels).forward(DESTINATION, KEY, messages(b"0"))
+
+
+@pytest.mark.parametrize("outcome", [pb.OUTCOME_SEALED, pb.OUTCOME_WRONG_GROUP])
+async def test_a_raft_group_without_the_queue_tells_what_it_has(
+    outcome: pb.Outcome.ValueType,
+) -> None:
+    """It may have stored some before the queue left; the others are not there."""
+    known = pb.DuplicateMessage(ordinal=1, queue=QUEUE, offset=9)
+    part = pb.PartResult(queue=QUEUE, duplicates=[known], outcome=outcome)
+    channels = FakeChannels(dict.fromkeys("abc", pb.GroupResult(parts=[part])))
+    places = await forwarding(channels).forward(DESTINATION, KEY, messages(b"0", b"1", b"2"))
+    assert places == [None, Place(TOPIC_ID, QUEUE, 9), None]
 
 
 async def test_an_unknown_raft_group_is_a_failure() -> None:

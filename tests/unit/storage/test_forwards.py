@@ -45,15 +45,28 @@ class Elsewhere:
         self.stored: list[bytes] = []
         # Slot -> raft group.
         self.owners: dict[int, int] = {}
+        # It has no queue any more, and tells what it stored before.
+        self.is_sealed = False
+        # Nothing reaches it.
+        self.loses_all = False
 
     def holder(self, topic_id: int, queue: int, slot_base: int, moved_to: int) -> int:
         return moved_to or self.owners.get(slot_of(slot_base, queue), 0)
 
     async def forward(
         self, raft_group: int, key: PartKey, messages: Sequence[OutgoingMessage]
-    ) -> list[Place]:
+    ) -> list[Place | None]:
         bodies = [message.stored for message in messages]
         self.calls.append((raft_group, key, bodies))
+        if self.loses_all:
+            raise ForwardFailed("no way")
+        if self.is_sealed:
+            return [
+                Place(key.topic_id, key.queue, self.stored.index(body))
+                if body in self.stored
+                else None
+                for body in bodies
+            ]
         self.stored += [body for body in bodies if body not in self.stored]
         if self.failures:
             # It may have arrived all the same.
@@ -191,6 +204,86 @@ async def test_a_forward_without_answer_is_repeated_and_arrives_once() -> None:
     assert elsewhere.stored == [b"later"]
     assert len(elsewhere.calls) == 3
     assert list(leader.machine.rows.pending.keys()) == []
+
+
+async def put_to_the_test(
+    leader: LeaderUnderTest, elsewhere: Elsewhere, *, arrives: bool
+) -> PendingRef:
+    """Send a message away, lose its trace, and give its queue back to this raft group."""
+    elsewhere.owners = {slot: ELSEWHERE for slot in range(QUEUES)}
+    elsewhere.failures, elsewhere.loses_all = int(arrives), not arrives
+    name = leader.wait_for(b"later", 1_000, queue=2)
+    leader.apply(encode_own(OwnCommand([SlotGrant(0, 4096, False)])))
+    await let_pass(leader, 1)
+    await begin(leader)
+    leader.commit()
+    leader.apply(encode_own(OwnCommand([SlotGrant(0, 4096, True)])))
+    return PendingRef(*name)
+
+
+async def test_a_message_that_may_have_arrived_is_not_delivered_here() -> None:
+    """Its slots come back before the answer came: the forward is repeated, wherever they are."""
+    elsewhere = Elsewhere()
+    leader = LeaderUnderTest(PendingOptions(turn_interval_ms=0, retry_ms=1_000), elsewhere)
+    async with running(leader):
+        name = await put_to_the_test(leader, elsewhere, arrives=True)
+        elsewhere.is_sealed, elsewhere.owners = True, {}
+        await let_pass(leader, 1)
+        leader.commit()
+        assert leader.machine.rows.pins.get(name) is None
+        assert not leader.timers._forwards._sent
+    assert [(raft_group, key.queue) for raft_group, key, _ in elsewhere.calls] == [
+        (ELSEWHERE, 2),
+        (ELSEWHERE, 2),
+    ]
+    assert elsewhere.stored == [b"later"]
+    assert leader.next_offsets() == {}
+    assert leader.count("forwarded") == 1
+
+
+async def test_a_message_that_may_have_arrived_goes_to_no_third_raft_group() -> None:
+    """The queue moved on meanwhile: first the raft group is asked that did not answer."""
+    elsewhere = Elsewhere()
+    leader = LeaderUnderTest(PendingOptions(turn_interval_ms=0, retry_ms=1_000), elsewhere)
+    async with running(leader):
+        await put_to_the_test(leader, elsewhere, arrives=True)
+        leader.apply(encode_own(OwnCommand([SlotGrant(0, 4096, False)])))
+        elsewhere.is_sealed, elsewhere.owners = True, {2: ELSEWHERE + 1}
+        await let_pass(leader, 1)
+        leader.commit()
+    assert {raft_group for raft_group, _, _ in elsewhere.calls} == {ELSEWHERE}
+    assert elsewhere.stored == [b"later"]
+
+
+async def test_a_message_that_did_not_arrive_is_delivered_here() -> None:
+    """The raft group says that it does not have it, and can take it no more."""
+    elsewhere = Elsewhere()
+    leader = LeaderUnderTest(PendingOptions(turn_interval_ms=0, retry_ms=1_000), elsewhere)
+    async with running(leader):
+        name = await put_to_the_test(leader, elsewhere, arrives=False)
+        await let_pass(leader, 1)
+        leader.commit()
+        assert leader.next_offsets() == {}
+        elsewhere.loses_all, elsewhere.is_sealed = False, True
+        for _ in range(2):
+            await let_pass(leader, 1)
+            leader.commit()
+        assert leader.machine.rows.pins.get(name) is not None
+    assert len(elsewhere.calls) == 3
+    assert elsewhere.stored == []
+    assert leader.next_offsets() == {2: 1}
+
+
+async def test_where_a_message_of_a_dropped_topic_was_sent_is_forgotten() -> None:
+    """Nothing decides about it any more."""
+    elsewhere = Elsewhere()
+    leader = LeaderUnderTest(PendingOptions(turn_interval_ms=0, retry_ms=1_000), elsewhere)
+    async with running(leader):
+        await put_to_the_test(leader, elsewhere, arrives=True)
+        assert len(leader.timers._forwards._sent) == 1
+        leader.drop_topic()
+        await turns()
+        assert not leader.timers._forwards._sent
 
 
 async def test_a_commit_is_decided_here_and_carried_out_elsewhere() -> None:

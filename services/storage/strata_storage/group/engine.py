@@ -245,6 +245,16 @@ class GroupEngine:
         except (NotLeader, Overloaded, ReadOnly) as error:
             raise refusal_of(error) from error
 
+    async def confirm(self, leader: GroupLeader) -> None:
+        """Make sure that a leader knew everything that is or will be committed before its answer.
+
+        Raises:
+            Refused: OUTCOME_NOT_LEADER, it may have been no leader any more; OUTCOME_OVERLOADED.
+        """
+        await self.barrier(proposed_too=True)
+        if self.leading() is not leader:
+            raise Refused(pb.OUTCOME_NOT_LEADER, "the leader changed meanwhile")
+
     async def catch_up(self, index: int) -> None:
         """Wait until this replica, whoever leads, has applied an index.
 

@@ -36,6 +36,7 @@ from strata_storage.group.translation import (
 )
 from strata_storage.leading.appends.append import AppendResult
 from strata_storage.leading.known_brokers import KnownBrokers
+from strata_storage.leading.leader import GroupLeader
 from strata_storage.leading.pops.lease_calls import LeaseCalls, StateDetails
 from strata_storage.leading.pops.levels import LevelRange
 from strata_storage.leading.pops.pop_calls import PopCall
@@ -110,12 +111,14 @@ class StorageServicer(ReadServicer):
         began_s = self._clock.monotonic_s()
         span = self._tracer.begin("storage append", SpanKind.SERVER, context.trace_parent)
         submitted: list[AppendResult | Refused] = []
+        leaders: dict[int, GroupLeader] = {}
         for group_batch in request.batches:
             try:
                 engine = self._engines.engine(group_batch.raft_group)
                 leader = engine.leading()
                 engine.check_disk(self._disk, DiskMark.REFUSE_APPENDS)
                 leader.check_ready()
+                leaders[group_batch.raft_group] = leader
                 submitted.append(
                     leader.appends.submit(
                         group_batch.batch,
@@ -133,6 +136,10 @@ class StorageServicer(ReadServicer):
             try:
                 if isinstance(outcome, Refused):
                     raise outcome
+                if group_batch.may_repeat and outcome.future is None:
+                    # It tells what it has of a queue that it lost.
+                    raft_group = group_batch.raft_group
+                    await self._engines.engine(raft_group).confirm(leaders[raft_group])
                 commit = self._commit_span(span, group_batch.raft_group)
                 with inside(commit):
                     raft_index = await outcome.wait()

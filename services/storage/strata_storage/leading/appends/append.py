@@ -135,7 +135,9 @@ class GroupAppender:
             broker_boot_id: who sends it; 0: nobody whose repeats are known by their number.
             sequence: the sender's number of it.
             may_repeat: look for every id in the rows of today and yesterday, not only in the
-                window: the sender cannot know whether it sent the messages before.
+                window: the sender cannot know whether it sent the messages before. If all parts
+                are refused, they name their messages that are stored here all the same; the caller
+                makes sure that this is still the leader, and that these are committed.
 
         Raises:
             Refused: OUTCOME_INVALID (not a batch, or an older number than the last),
@@ -153,6 +155,11 @@ class GroupAppender:
         parts = [self._resolve(view, part, now_ms, stored, may_repeat) for part in view.parts]
         moves = self._moves(view, parts)
         if all(part.outcome != pb.OUTCOME_OK for part in parts):
+            if may_repeat:
+                parts = [
+                    self._with_known(view, *pair, now_ms)
+                    for pair in zip(view.parts, parts, strict=True)
+                ]
             return AppendResult(sequence, now_ms, parts, moves=moves)
         head = encode_append(now_ms, broker_boot_id, sequence, parts)
         future = self._proposer.propose((head, data), self._applied)
@@ -421,6 +428,24 @@ class GroupAppender:
         if fresh:
             stored.add(Stored(topic_id, queue, list(fresh.values()), list(fresh)))
         return duplicates
+
+    def _with_known(
+        self, view: BatchView, part: PartView, refused: PartResolution, now_ms: int
+    ) -> PartResolution:
+        """Return a refused part with its messages that are stored here.
+
+        Raises:
+            Refused: as `_find`.
+        """
+        oldest_day, topic_id = day_of(now_ms) - 1, part.key.topic_id
+        firsts = [
+            self._find(topic_id, message_id, now_ms, oldest_day)
+            for message_id in view.message_ids(part.first, part.count)
+        ]
+        known = [duplicate_of(at, first) for at, first in enumerate(firsts) if first is not None]
+        return PartResolution(
+            refused.queue, refused.base_offset, refused.outcome, known, refused.kind
+        )
 
     def _find(self, topic_id: int, message_id: bytes, now_ms: int, oldest_day: int) -> Place | None:
         """Return where the first message with a known id is: in flight, or by its id row.

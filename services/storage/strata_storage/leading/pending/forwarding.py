@@ -2,9 +2,9 @@
 
 A delayed or half message waits where it was stored. When it is to be delivered and all queues of
 its topic have left meanwhile, by themselves or with their slots, it is appended where one of them
-is open. The append may be
-repeated, by whichever leader: the destination looks for the message's id in its rows, and what it
-has already it answers with its place. The pending row stays until that answer came.
+is open. The append may be repeated, by whichever leader: the destination looks for the message's id
+in its rows, and what it has already it answers with its place, also if it has lost the queue since.
+The pending row stays until that answer came.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from strata_storage.base.directory import Directory
 from strata_storage.leading.pending.resolver import Place
 
 _APPEND = "/strata.storage.v1.StorageService/Append"
+# Answers for a part whose queue is not there.
+_NOT_THERE = (pb.OUTCOME_SEALED, pb.OUTCOME_WRONG_GROUP)
 # Answers of a node that is not the one to ask.
 _ASK_ANOTHER = (pb.OUTCOME_NOT_LEADER, pb.OUTCOME_UNKNOWN_GROUP, pb.OUTCOME_NOT_READY)
 
@@ -60,8 +62,10 @@ class QueueForwarder(Protocol):
 
     async def forward(
         self, raft_group: int, key: PartKey, messages: Sequence[OutgoingMessage]
-    ) -> list[Place]:
+    ) -> list[Place | None]:
         """Append messages of one queue elsewhere, each of them once; return where they are.
+
+        None: the raft group has the queue no more, and does not have the message.
 
         Raises:
             ForwardFailed: to be repeated.
@@ -100,7 +104,7 @@ class Forwarding:
 
     async def forward(
         self, raft_group: int, key: PartKey, messages: Sequence[OutgoingMessage]
-    ) -> list[Place]:
+    ) -> list[Place | None]:
         """Append messages of one queue elsewhere; see `QueueForwarder`."""
         topic = self._view.topic(key.topic_id)
         if topic is not None:
@@ -113,7 +117,7 @@ class Forwarding:
         if not result.parts:
             raise ForwardFailed(f"raft group {raft_group}: no result for a part of a batch")
         part = result.parts[0]
-        if part.outcome != pb.OUTCOME_OK:
+        if part.outcome not in (pb.OUTCOME_OK, *_NOT_THERE):
             raise ForwardFailed(f"queue {part.queue}: {name_of(pb.Outcome, part.outcome)}")
         return _places(key.topic_id, part, len(messages))
 
@@ -142,17 +146,22 @@ class Forwarding:
         raise ForwardFailed(f"raft group {raft_group}: {reason}")
 
 
-def _places(topic_id: int, part: pb.PartResult, count: int) -> list[Place]:
-    """Return where the messages of a part are: new ones in order, known ones where they were."""
+def _places(topic_id: int, part: pb.PartResult, count: int) -> list[Place | None]:
+    """Return where the messages of a part are: new ones in order, known ones where they were.
+
+    None: the part was refused, and the message was not known.
+    """
     known = {
         duplicate.ordinal: Place(topic_id, duplicate.queue, duplicate.offset)
         for duplicate in part.duplicates
     }
-    places = []
+    places: list[Place | None] = []
     offset = part.base_offset
     for ordinal in range(count):
         if ordinal in known:
             places.append(known[ordinal])
+        elif part.outcome != pb.OUTCOME_OK:
+            places.append(None)
         else:
             places.append(Place(topic_id, part.queue, offset))
             offset += 1

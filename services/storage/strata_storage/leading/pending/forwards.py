@@ -3,6 +3,10 @@
 A message that is to be delivered while no queue of its topic is open here is appended where one of
 them is open now, after that was written down. Its row stays until that is confirmed; after a
 failure it is put off, so that what waits for a queue fills no memory.
+
+A raft group that did not answer may have the message. So the message goes nowhere else, not even to
+a queue that is open here again, until that raft group has it or says that it does not. This is
+known to one leader in one term; the next leader starts with the present place of the queue.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from typing import NamedTuple
 import google_crc32c
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.commands import CommandError
+from strata_mq.commands import CommandError, DropKind
 from strata_mq.layout import (
     MAX_BATCH_BYTES,
     BatchError,
@@ -22,6 +26,7 @@ from strata_mq.layout import (
     OutgoingMessage,
     PartKey,
     PendingKey,
+    PendingRef,
 )
 from strata_runtime.logs import get_logger
 from strata_state.ports import StateError
@@ -39,8 +44,8 @@ from strata_storage.rows.payloads import PayloadReader
 _BATCH_MESSAGES = 256
 # Columns of a message beside its stored bytes, roughly.
 _OVERHEAD_BYTES = 256
-
-
+# Messages whose raft group did not answer yet; further messages are not sent then.
+_MAX_SENT = 100_000
 # Pause of a message for which there was only no room; others make some soon.
 _ROOM_MS = 100
 
@@ -86,6 +91,8 @@ class Forwards:
         self._options = options
         self._forwards_total = instruments.forwards
         self._in_flight = 0
+        # Where messages that still wait here may be already.
+        self._sent: dict[PendingRef, tuple[int, PartKey]] = {}
         self._slots = RetrySlots(options.forwards_max)
         self.on_returned: Callable[[PendingKey], None] = lambda key: None
         self._logger = get_logger("storage")
@@ -117,6 +124,12 @@ class Forwards:
         forwarder, row = self._forwarder, waiting.row
         if forwarder is None or self._in_flight >= self._options.forwards_max:
             return None
+        sent = self._sent.get(waiting.key.ref)
+        if sent is not None:
+            self._in_flight += 1
+            return Forward(*sent, waiting)
+        if len(self._sent) + self._in_flight >= _MAX_SENT:
+            return None
         for queue in _queues_away(waiting):
             move = self._machine.moves.get((row.topic_id, queue))
             moved_to = 0 if move is None else move.destination
@@ -142,6 +155,23 @@ class Forwards:
         interval_ms = _ROOM_MS if is_full else self._options.retry_ms
         due_ms = self._slots.next(self._proposer.now_ms(), interval_ms)
         self._resolver.reschedule(waiting, due_ms, DELIVERING)
+
+    def may_have_arrived(self, ref: PendingRef) -> bool:
+        """Whether a message was sent to a raft group that has not answered for it."""
+        return ref in self._sent
+
+    def ended(self, ref: PendingRef) -> None:
+        """Forget where a message was sent: it waits no more."""
+        self._sent.pop(ref, None)
+
+    def forget_dropped(self) -> None:
+        """Forget the messages of topics that were dropped."""
+        dropped = self._machine.dropped
+        self._sent = {
+            ref: (raft_group, key)
+            for ref, (raft_group, key) in self._sent.items()
+            if (DropKind.TOPIC, key.topic_id) not in dropped
+        }
 
     def batches(self, forwards: Sequence[Forward]) -> list[list[Forward]]:
         """Split what goes out by destination, and to the size of an append batch."""
@@ -169,6 +199,8 @@ class Forwards:
         assert self._forwarder is not None, "nothing is planned without a forwarder"
         try:
             messages = [await self._read(forward.waiting) for forward in batch]
+            for raft_group, key, waiting in batch:
+                self._sent[waiting.key.ref] = (raft_group, key)
             places = await self._forwarder.forward(batch[0].raft_group, batch[0].key, messages)
         except (ForwardFailed, Refused) as error:
             self._logger.info(
@@ -180,7 +212,13 @@ class Forwards:
             self._forwards_total.add(len(batch), {"result": "failed"})
             self._settle(batch, [None] * len(batch))
         else:
-            self._forwards_total.add(len(batch), {"result": "ok"})
+            arrived = sum(place is not None for place in places)
+            self._forwards_total.add(arrived, {"result": "ok"})
+            self._forwards_total.add(len(batch) - arrived, {"result": "failed"})
+            for forward, place in zip(batch, places, strict=True):
+                if place is None:
+                    # It may go elsewhere.
+                    self.ended(forward.waiting.key.ref)
             self._settle(batch, places)
         finally:
             self._in_flight -= len(batch)

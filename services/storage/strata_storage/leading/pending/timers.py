@@ -125,6 +125,7 @@ class Timers:
     def recount(self) -> None:
         """Count anew what waits: rows went with a topic."""
         self.counts.is_stale = True
+        self._forwards.forget_dropped()
         self._wake.set()
 
     def end(self) -> None:
@@ -229,7 +230,7 @@ class Timers:
         is_open = can_place.get(target)
         if is_open is None:
             is_open = can_place[target] = self._resolver.can_place(target)
-        if is_open:
+        if is_open and not self._forwards.may_have_arrived(waiting.key.ref):
             is_half = waiting.row.kind is PartKind.HALF
             self._resolver.deliver(waiting, target, End.COMMITTED if is_half else End.DELIVERED)
         elif self._is_dropped(waiting):
@@ -319,6 +320,7 @@ class Timers:
         end = decision.end
         if end is None:
             return
+        self._forwards.ended(key.ref)
         self._instruments.resolved.add(1, _RESULTS[end])
         if end is End.DELIVERED:
             self._instruments.late_ms.record(self._proposer.now_ms() - key.due_ms)
