@@ -275,7 +275,9 @@ class GroupBatch(_message.Message):
     batch: _builtins.bytes
     """An append batch, docs/data-layout.md section 3."""
     may_repeat: _builtins.bool
-    """The sender may have sent these messages before: rows are searched for their ids, too."""
+    """The sender may have sent these messages before: rows are searched for their ids, too. If all
+    parts are refused, `duplicates` name the messages that are stored here all the same.
+    """
     def __init__(
         self,
         *,
