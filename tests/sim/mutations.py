@@ -168,9 +168,9 @@ def deliver_lite_topics_at_once() -> None:
     """Deliver a message of a lite topic before the ones before it were acknowledged (rule 24)."""
     original = StorageClient.pop
 
-    def pop(self: StorageClient, request: Any, *arguments: Any) -> Any:
+    def pop(self: StorageClient, request: Any, *arguments: Any, **named: Any) -> Any:
         request.fifo = request.fifo and request.queue < FIRST_LITE_QUEUE
-        return original(self, request, *arguments)
+        return original(self, request, *arguments, **named)
 
     StorageClient.pop = pop  # type: ignore[method-assign, assignment]
 
