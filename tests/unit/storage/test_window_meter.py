@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
-
-import pytest
 
 from strata_mq.layout.rows import QueueRow
 from strata_runtime.metrics import Metrics
@@ -165,24 +162,3 @@ def test_a_late_broker_gets_the_windows_one_by_one() -> None:
         at = window.start_ms
         starts.append(at)
     assert starts == [60_000, 70_000, 80_000]
-
-
-async def test_no_two_windows_have_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However late or early the timer is: a broker would never ask for the second one."""
-    meter, clock, _ = _meter(_Engine(leads=True), max_kept=10)
-    late_s = iter([0.0, 6.0, 0.0, -0.002, 0.0, 25.0, 0.0])
-
-    async def sleep(delay_s: float) -> None:
-        if delay_s:
-            late = next(late_s, None)
-            if late is None:
-                raise asyncio.CancelledError
-            clock.advance(delay_s + late)
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    with pytest.raises(asyncio.CancelledError):
-        await meter.run()
-    starts = [window.start_ms for window in meter._kept]
-    assert len(starts) == 7
-    assert starts == sorted(set(starts))
-    assert starts[:4] == [50_000, 60_000, 70_000, 80_000]

@@ -125,14 +125,10 @@ class WindowMeter:
 
     async def run(self) -> None:
         """Close a window at each multiple of the length."""
-        length_ms, end_ms = self._options.length_ms, 0
         while True:
-            now_ms = self._clock.wall_ms()
-            # However late or early the timer was, no two windows have the same time: a broker asks
-            # for those after the last one that it has.
-            end_ms = max(now_ms // length_ms * length_ms, end_ms) + length_ms
-            await asyncio.sleep(min(end_ms - now_ms, 2 * length_ms) / 1_000)
-            window = self._new_window(end_ms - length_ms)
+            length_ms = self._options.length_ms
+            await asyncio.sleep((length_ms - self._clock.wall_ms() % length_ms) / 1_000)
+            window = self._new_window(self._start_ms())
             for _ in self._measure(window):
                 # Other work goes on: twenty thousand lease sets took half a second.
                 await asyncio.sleep(0)
