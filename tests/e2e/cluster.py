@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,22 @@ class Cluster:
             NeverHeld: it takes longer than the limit.
         """
         return self.reaches(lambda: not (why := self.unsettled()) or NotYet(why), limit_s)
+
+    def spread(self, limit_s: float = SETTLE_LIMIT_S) -> float:
+        """Wait until no node leads more raft groups than its share; return the seconds.
+
+        Leaders still move for some seconds after `settle`.
+
+        Raises:
+            NeverHeld: it takes longer than the limit.
+        """
+        nodes = len(self.names("storage"))
+
+        def is_even() -> object:
+            led = Counter(group.health.leader_node_id for group in self.raft_groups())
+            return max(led.values()) <= -(-led.total() // nodes) or NotYet(led)
+
+        return self.reaches(is_even, limit_s)
 
     def reaches(self, holds: Callable[[], object], limit_s: float) -> float:
         """Wait until something holds; return the seconds it took.

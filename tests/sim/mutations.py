@@ -172,7 +172,7 @@ def deliver_lite_topics_at_once() -> None:
         request.fifo = request.fifo and request.queue < FIRST_LITE_QUEUE
         return original(self, request, *arguments, **named)
 
-    StorageClient.pop = pop  # type: ignore[method-assign, assignment]
+    StorageClient.pop = pop  # type: ignore[method-assign]
 
 
 # The seed that found a fault last is tried first; a change of our code may make it another one.

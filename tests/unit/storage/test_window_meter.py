@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from strata_mq.layout.rows import QueueRow
 from strata_runtime.metrics import Metrics
@@ -63,10 +67,12 @@ class _Node:
         return 1_000, 4_000
 
 
-def _meter(*engines: _Engine, max_rows: int = 10) -> tuple[WindowMeter, ManualClock, Metrics]:
+def _meter(
+    *engines: _Engine, max_rows: int = 10, max_kept: int = 3
+) -> tuple[WindowMeter, ManualClock, Metrics]:
     clock, metrics = ManualClock(50.003, wall_offset_ms=0), Metrics(METRICS)
     latency = metrics.histogram("strata_storage_append_ms")
-    options = WindowMeterOptions(10_000, max_rows, max_kept=3)
+    options = WindowMeterOptions(10_000, max_rows, max_kept)
     node: Any = _Node(*engines)
     return WindowMeter(node, metrics, latency, clock=clock, options=options), clock, metrics
 
@@ -124,6 +130,29 @@ def test_a_window_is_collected_in_bounded_steps() -> None:
     assert (len(loads.queues), len(loads.consumers)) == (1_200, 1)
 
 
+def test_a_window_is_filled_in_bounded_steps() -> None:
+    """Both tables; rows with ages take reads of an index, so that fewer of them are a step."""
+    leader = _Engine(leads=True)
+    meter, _, _ = _meter(leader, max_rows=2_000)
+    keys = [(9, 7, queue) for queue in range(1_200)]
+    for queue in range(1_200):
+        leader.machine.traffic.stored(7, queue, 1, 10)
+    leader.active_leader().sets.loaded = lambda: [
+        SimpleNamespace(key=key, leases=_LeaseSet.leases) for key in keys
+    ]
+    window = meter._new_window(40_000)
+    queues, groups = window.queues, window.consumer_groups
+    written, aged = [0], [0]
+    for _ in meter._measure(window):
+        written.append(len(queues.queues) + len(groups.queues))
+        aged.append(sum(1 for age_ms in groups.lag_ms if age_ms))
+    assert len(queues.queues) == len(groups.queues) == len(groups.queueing_ms) == 1_200
+    # The rest of one table, and the first rows of the next one.
+    assert max(after - before for before, after in pairwise(written)) == 500
+    assert max(after - before for before, after in pairwise(aged)) == 50
+    assert aged[-1] == 500
+
+
 def test_a_late_broker_gets_the_windows_one_by_one() -> None:
     """In order, from the oldest that is kept; what is older than these is gone."""
     meter, clock, _ = _meter(_Engine(leads=True))
@@ -136,3 +165,24 @@ def test_a_late_broker_gets_the_windows_one_by_one() -> None:
         at = window.start_ms
         starts.append(at)
     assert starts == [60_000, 70_000, 80_000]
+
+
+async def test_no_two_windows_have_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late or early the timer is: a broker would never ask for the second one."""
+    meter, clock, _ = _meter(_Engine(leads=True), max_kept=10)
+    late_s = iter([0.0, 6.0, 0.0, -0.002, 0.0, 25.0, 0.0])
+
+    async def sleep(delay_s: float) -> None:
+        if delay_s:
+            late = next(late_s, None)
+            if late is None:
+                raise asyncio.CancelledError
+            clock.advance(delay_s + late)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await meter.run()
+    starts = [window.start_ms for window in meter._kept]
+    assert len(starts) == 7
+    assert starts == sorted(set(starts))
+    assert starts[:4] == [50_000, 60_000, 70_000, 80_000]

@@ -31,8 +31,10 @@ from strata_storage.rows.traffic import Amount, ConsumerKey, QueueKey
 
 _EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
 _NOTHING = Amount(0, 0)
-# Rows that are looked at in one turn of the event loop.
+# Rows that are looked at, or written, in one turn of the event loop.
 _ROWS_PER_STEP = 500
+# Rows with ages likewise: each takes two reads of an index.
+_AGED_ROWS_PER_STEP = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +125,18 @@ class WindowMeter:
 
     async def run(self) -> None:
         """Close a window at each multiple of the length."""
+        length_ms, end_ms = self._options.length_ms, 0
         while True:
-            length_ms = self._options.length_ms
-            await asyncio.sleep((length_ms - self._clock.wall_ms() % length_ms) / 1_000)
-            start_ms, loads = self._start_ms(), _Loads({}, {})
-            for _ in self._collect(loads):
+            now_ms = self._clock.wall_ms()
+            # However late or early the timer was, no two windows have the same time: a broker asks
+            # for those after the last one that it has.
+            end_ms = max(now_ms // length_ms * length_ms, end_ms) + length_ms
+            await asyncio.sleep(min(end_ms - now_ms, 2 * length_ms) / 1_000)
+            window = self._new_window(end_ms - length_ms)
+            for _ in self._measure(window):
                 # Other work goes on: twenty thousand lease sets took half a second.
                 await asyncio.sleep(0)
-            self._kept.append(self._window(start_ms, loads))
+            self._kept.append(window)
 
     def keep(self) -> None:
         """Close a window and keep it for a broker."""
@@ -142,10 +148,10 @@ class WindowMeter:
 
     def close(self) -> pb.GetWindowResponse:
         """Return the window that ends now."""
-        loads = _Loads({}, {})
-        for _ in self._collect(loads):
+        window = self._new_window(self._start_ms())
+        for _ in self._measure(window):
             pass
-        return self._window(self._start_ms(), loads)
+        return window
 
     def _start_ms(self) -> int:
         """Return when the window began that ends now."""
@@ -153,12 +159,22 @@ class WindowMeter:
         # The timer is late rather than early; half a window settles which one ended.
         return (self._clock.wall_ms() + length_ms // 2) // length_ms * length_ms - length_ms
 
-    def _window(self, start_ms: int, loads: _Loads) -> pb.GetWindowResponse:
-        queues, consumers = loads
-        window = pb.GetWindowResponse(start_ms=start_ms, length_ms=self._options.length_ms)
-        self._fill_node(window.node, queues, consumers)
-        for (topic_id, queue), load in self._busiest_queues(queues):
-            columns = window.queues
+    def _new_window(self, start_ms: int) -> pb.GetWindowResponse:
+        return pb.GetWindowResponse(start_ms=start_ms, length_ms=self._options.length_ms)
+
+    def _measure(self, window: pb.GetWindowResponse) -> Iterator[None]:
+        """Fill a window step by step; each step looks at a bounded number of rows."""
+        loads = _Loads({}, {})
+        yield from self._collect(loads)
+        self._fill_node(window.node, *loads)
+        yield
+        yield from self._fill_queues(window.queues, loads.queues)
+        yield from self._fill_consumers(window.consumer_groups, loads.consumers)
+
+    def _fill_queues(
+        self, columns: pb.QueueWindows, queues: Mapping[QueueKey, _QueueLoad]
+    ) -> Iterator[None]:
+        for number, ((topic_id, queue), load) in enumerate(self._busiest_queues(queues), 1):
             columns.topic_ids.append(topic_id)
             columns.queues.append(queue)
             columns.raft_groups.append(load.raft_group)
@@ -168,8 +184,14 @@ class WindowMeter:
             columns.bytes_out.append(load.delivered.size_bytes)
             columns.min_offsets.append(load.row.min_offset)
             columns.end_offsets.append(load.row.next_offset)
-        for (consumer_group_id, topic_id, queue), consumer in self._busiest_consumers(consumers):
-            rows = window.consumer_groups
+            if number % _ROWS_PER_STEP == 0:
+                yield
+
+    def _fill_consumers(
+        self, rows: pb.ConsumerGroupWindows, consumers: Mapping[ConsumerKey, _ConsumerLoad]
+    ) -> Iterator[None]:
+        busiest = self._busiest_consumers(consumers)
+        for number, ((consumer_group_id, topic_id, queue), consumer) in enumerate(busiest, 1):
             rows.consumer_group_ids.append(consumer_group_id)
             rows.topic_ids.append(topic_id)
             rows.queues.append(queue)
@@ -177,12 +199,13 @@ class WindowMeter:
             rows.messages_out.append(consumer.delivered)
             rows.lag_messages.append(consumer.lag)
             rows.leases.append(consumer.leases)
-            is_looked_up = len(rows.lag_ms) < self._options.max_aged
+            is_looked_up = number <= self._options.max_aged
             for ages, offset in ((rows.lag_ms, consumer.cursor), (rows.queueing_ms, consumer.head)):
                 ages.append(
                     self._age_ms(consumer.engine, topic_id, queue, offset) if is_looked_up else 0
                 )
-        return window
+            if number % (_AGED_ROWS_PER_STEP if is_looked_up else _ROWS_PER_STEP) == 0:
+                yield
 
     def _age_ms(self, engine: GroupEngine, topic_id: int, queue: int, offset: int) -> int:
         """Return for how long a message, or the next one there is, has been stored."""
