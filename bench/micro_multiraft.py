@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from strata_multiraft import LogThreads, MultiRaft, MultiRaftOptions, ReplicaSpec, WriterThread
-from strata_multiraft.base import RunBlocking
 from strata_raft import Configuration, Entry
+from strata_runtime.blocking import RunBlocking
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_seglog.log import CommitLog, LogOptions

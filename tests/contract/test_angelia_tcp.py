@@ -138,14 +138,21 @@ async def test_a_stop_ends_connections_that_are_just_made(turns: int) -> None:
     assert not server.connections
 
 
-async def test_a_stop_does_not_wait_for_a_caller_that_does_not_read() -> None:
-    """Bytes that such a caller has not taken when the grace is over are given up."""
-    server = TcpServer("127.0.0.1", 0)
+@contextlib.asynccontextmanager
+async def _caller_that_does_not_read(server: TcpServer) -> AsyncIterator[None]:
+    """Start a server and send more to a caller than is taken while it does not read."""
     host, _, port = (await server.start()).rpartition(":")
     with socket.create_connection((host, int(port))):
         await until(lambda: server.connections)
         (connection,) = server.connections
         connection.send(WireFrameKind.PING, bytes(16_000_000))
+        yield
+
+
+async def test_a_stop_does_not_wait_for_a_caller_that_does_not_read() -> None:
+    """Bytes that such a caller has not taken when the grace is over are given up."""
+    server = TcpServer("127.0.0.1", 0)
+    async with _caller_that_does_not_read(server):
         await server.stop(0.1)
         await until(lambda: not server.connections)
 
@@ -164,12 +171,8 @@ async def test_a_stop_has_one_grace(is_stubborn: bool) -> None:
                 if not is_stubborn:
                     raise
 
-    host, _, port = (await server.start()).rpartition(":")
-    call = server.calls.spawn("never ends", never_ends())
-    with socket.create_connection((host, int(port))):
-        await until(lambda: server.connections)
-        (connection,) = server.connections
-        connection.send(WireFrameKind.PING, bytes(16_000_000))
+    async with _caller_that_does_not_read(server):
+        call = server.calls.spawn("never ends", never_ends())
         try:
             # As long as a lifecycle gives it.
             async with asyncio.timeout(2.0 + 1.0):
@@ -183,11 +186,7 @@ async def test_a_stop_has_one_grace(is_stubborn: bool) -> None:
 async def test_a_stop_that_is_cut_short_leaves_no_connection() -> None:
     """A caller that does not read is cut off also if nobody waits for the end of the grace."""
     server = TcpServer("127.0.0.1", 0)
-    host, _, port = (await server.start()).rpartition(":")
-    with socket.create_connection((host, int(port))):
-        await until(lambda: server.connections)
-        (connection,) = server.connections
-        connection.send(WireFrameKind.PING, bytes(16_000_000))
+    async with _caller_that_does_not_read(server):
         stop = asyncio.ensure_future(server.stop(60.0))
         await asyncio.sleep(0)
         stop.cancel()

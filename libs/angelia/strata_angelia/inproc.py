@@ -29,6 +29,7 @@ from strata_angelia.ports import (
     AngeliaError,
     CallContext,
 )
+from strata_angelia.stopping import end_calls
 from strata_runtime.errors import one_line
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks, Tasks
@@ -39,8 +40,6 @@ Result = TypeVar("Result")
 
 _TRANSPORT = "inproc"
 _PREFIX = f"{_TRANSPORT}:"
-# For the end of calls that are cancelled, if they took all the grace.
-_MOMENT_S = 0.25
 
 
 class InprocNetwork:
@@ -118,13 +117,9 @@ class InprocServer:
         """See `ports.Server.stop`."""
         if self._servers.get(self._name) is self:
             del self._servers[self._name]
-        loop = asyncio.get_running_loop()
-        ends_s = loop.time() + grace_s
+        ends_s = asyncio.get_running_loop().time() + grace_s
         try:
-            # A stream has no end of its own: to wait for it would be to use up the grace.
-            await self.streams.stop(max(_MOMENT_S, ends_s - loop.time()))
-            await self.calls.drain(max(0.0, ends_s - loop.time()))
-            await self.calls.stop(max(_MOMENT_S, ends_s - loop.time()))
+            await end_calls(self.streams, self.calls, ends_s)
         finally:
             self._usage.close()
 

@@ -37,6 +37,7 @@ from strata_angelia.ports import (
 )
 from strata_angelia.refusals import WRONG_ROLE
 from strata_angelia.roles import check_caller
+from strata_angelia.stopping import MOMENT_S, end_calls
 from strata_angelia.tls import PeerTls
 from strata_angelia.tls_listener import TlsListener
 from strata_runtime.errors import one_line
@@ -49,8 +50,6 @@ from strata_runtime.tasks import RequestTasks, Tasks
 _STOPS = "the server stops"
 # Turns of the event loop between the kernel's accept and `connection_made`.
 _ACCEPT_TURNS = 3
-# For cancelled calls to end, and for the last answers, if the calls took all the grace.
-_MOMENT_S = 0.25
 
 
 class TcpServer:
@@ -137,19 +136,17 @@ class TcpServer:
         return endpoint_of(*self._server.sockets[0].getsockname()[:2])
 
     async def stop(self, grace_s: float) -> None:
-        """See `ports.Server.stop`. Streams end at once: they have no end to wait for."""
+        """See `ports.Server.stop`."""
         self.draining = True
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + grace_s
         try:
             await self._stop_accepting()
-            await self.streams.stop(max(_MOMENT_S, ends_s - loop.time()))
-            await self.calls.drain(max(0.0, ends_s - loop.time()))
-            await self.calls.stop(max(_MOMENT_S, ends_s - loop.time()))
+            await end_calls(self.streams, self.calls, ends_s)
             for connection in list(self.connections):
                 connection.end(UNAVAILABLE, _STOPS)
             await asyncio.sleep(0)  # let the goodbyes out
-            await self._wait_for_readers(max(_MOMENT_S, ends_s - loop.time()))
+            await self._wait_for_readers(max(MOMENT_S, ends_s - loop.time()))
         finally:
             # Also if this stop is cut short.
             for connection in list(self.connections):

@@ -17,7 +17,7 @@ from strata_runtime.errors import one_line
 Result = TypeVar("Result")
 
 
-class RunsBlocking(Protocol):
+class RunBlocking(Protocol):
     """Runs work that blocks elsewhere than on the event loop."""
 
     def __call__(self, work: Callable[[], Result], /) -> Awaitable[Result]:
@@ -27,7 +27,7 @@ class RunsBlocking(Protocol):
 async def run_to_end(
     work: Callable[[], Result],
     *,
-    run: RunsBlocking = asyncio.to_thread,
+    run: RunBlocking = asyncio.to_thread,
     undo: Callable[[Result], object] | None = None,
 ) -> Result:
     """Run blocking work; a cancellation is raised once the work has ended.

@@ -75,7 +75,7 @@ class LogReplica:
     checkpoint: int = NO_CHECKPOINT
     open_checkpoint: int = NO_CHECKPOINT
     next_part: int = -1
-    _table: SpanTable = field(default_factory=SpanTable)
+    _table: SpanTable = field(default_factory=SpanTable, init=False, repr=False, compare=False)
 
     @property
     def table(self) -> SpanTable:

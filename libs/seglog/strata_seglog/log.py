@@ -410,6 +410,7 @@ class CommitLog(CommitLogReader):
         self._view = View(sealed, self._view.active)
         with self._index.lock:
             self._index.drop_segment(segment.base)
+        self._emptying = None
         self._cache.forget(segment.base)
         self._files.forget(segment.name)
         return segment.name

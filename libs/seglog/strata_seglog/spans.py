@@ -7,7 +7,6 @@ A search through them would cost each look-up as many steps as there are segment
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -78,24 +77,24 @@ class SpanTable:
             pieces.pop()
         if pieces and pieces[-1].last >= span.cut:
             pieces[-1] = pieces[-1]._replace(last=span.cut - 1)
+        if not pieces or not span.runs or pieces[-1].last < span.runs[0][0]:
+            # The usual case: nothing lies under them.
+            pieces += [Piece(first, last, span) for first, last in span.runs]
+            return
+        # All runs in one pass: a segment with moved copies may have very many.
+        lowest = bisect_left(pieces, span.runs[0][0], key=_last_of)
+        under, laid, at = pieces[lowest:], list[Piece](), 0
         for first, last in span.runs:
-            piece = Piece(first, last, span)
-            if not pieces or pieces[-1].last < first:
-                pieces.append(piece)
-            else:
-                self._insert(piece)
-
-    def _insert(self, piece: Piece) -> None:
-        pieces = self._pieces
-        begin = bisect_left(pieces, piece.first, key=_last_of)
-        end = bisect_right(pieces, piece.last, lo=begin, key=_first_of)
-        covered: Sequence[Piece] = pieces[begin:end]
-        around = [piece]
-        if covered and covered[0].first < piece.first:
-            around.insert(0, covered[0]._replace(last=piece.first - 1))
-        if covered and covered[-1].last > piece.last:
-            around.append(covered[-1]._replace(first=piece.last + 1))
-        pieces[begin:end] = around
+            begin = bisect_left(under, first, lo=at, key=_last_of)
+            laid += under[at:begin]
+            at = bisect_right(under, last, lo=begin, key=_first_of)
+            if begin < at and under[begin].first < first:
+                laid.append(under[begin]._replace(last=first - 1))
+            if begin < at and under[at - 1].last > last:
+                at -= 1
+                under[at] = under[at]._replace(first=last + 1)
+            laid.append(Piece(first, last, span))
+        pieces[lowest:] = laid + under[at:]
 
 
 def _first_of(piece: Piece) -> int:

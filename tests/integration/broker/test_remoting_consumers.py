@@ -189,15 +189,20 @@ async def test_one_client_has_the_lock_of_a_queue(brokers: Sequence[ClusterBroke
         assert await ask(RequestCode.LOCK_BATCH_MQ, "two") == [queue]
 
 
+def sent_back(physical_offset: int) -> dict[str, Any]:
+    """Return the fields with which a consumer gives a message of `orders` back."""
+    return {
+        "group": GROUP, "offset": physical_offset, "delayLevel": 1,
+        "originMsgId": KEY, "originTopic": "orders", "maxReconsumeTimes": 16,
+    }  # fmt: skip
+
+
 async def test_a_message_that_is_sent_back_comes_again(brokers: Sequence[ClusterBroker]) -> None:
     """With its id, its former topic and the number of attempts; a repeat stores nothing twice."""
     async with clients(brokers) as [client]:
         await client.send("orders", b"again", 0, UNIQ_KEY=KEY, TAGS="a", color="red")
         [original] = await pulled_from(client, "orders", [0])
-        back = {
-            "group": GROUP, "offset": original.physical_offset, "delayLevel": 1,
-            "originMsgId": KEY, "originTopic": "orders", "maxReconsumeTimes": 16,
-        }  # fmt: skip
+        back = sent_back(original.physical_offset)
         for _ in range(2):
             await client.call(RequestCode.CONSUMER_SEND_MSG_BACK, back)
         _, [first] = await client.pull("%RETRY%g", GROUP, 0, 0, wait_ms=15_000)
@@ -205,13 +210,11 @@ async def test_a_message_that_is_sent_back_comes_again(brokers: Sequence[Cluster
         properties = decode_properties(first.properties)
         kept = [properties[name] for name in ("UNIQ_KEY", "RETRY_TOPIC", "TAGS", "color")]
         assert kept == [KEY, "orders", "a", "red"]
-        await client.call(
-            RequestCode.CONSUMER_SEND_MSG_BACK, {**back, "offset": first.physical_offset}
-        )
+        await client.call(RequestCode.CONSUMER_SEND_MSG_BACK, sent_back(first.physical_offset))
         _, [second] = await client.pull("%RETRY%g", GROUP, 0, 1, wait_ms=15_000)
         assert (second.queue_offset, second.reconsume_times) == (1, 2)
         assert decode_properties(second.properties)["RETRY_TOPIC"] == "orders"
-        gone = await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, {**back, "offset": 3 << 61})
+        gone = await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, sent_back(3 << 61))
         assert (gone.code, gone.remark) == (
             ResponseCode.SYSTEM_ERROR,
             f"look message by offset failed, {3 << 61}",
@@ -226,10 +229,7 @@ async def test_a_message_that_fails_once_more_after_a_reset_comes_again(
     async with clients(brokers) as [client]:
         await client.send("orders", b"again", 0, UNIQ_KEY=KEY)
         [original] = await pulled_from(client, "orders", [0])
-        back = {
-            "group": GROUP, "offset": original.physical_offset, "delayLevel": 1,
-            "originMsgId": KEY, "originTopic": "orders", "maxReconsumeTimes": 16,
-        }  # fmt: skip
+        back = sent_back(original.physical_offset)
         for number in range(3):
             await client.call(RequestCode.CONSUMER_SEND_MSG_BACK, back)
             await client.call(RequestCode.CONSUMER_SEND_MSG_BACK, back)

@@ -146,7 +146,9 @@ async def test_a_start_that_is_cancelled_leaves_the_folder_free(
         starting = asyncio.ensure_future(cluster.start(node))
         await until(opening.begun.is_set)
         starting.cancel()
-        await asyncio.sleep(0.05)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not starting.done()
         opening.may_end.set()
         with pytest.raises(asyncio.CancelledError):
             await starting

@@ -52,6 +52,14 @@ def lookups(storage: FakeStorage) -> int:
     return storage.count("Query")
 
 
+def one_later(number: int) -> definition_pb2.Message:
+    """Return a message that waits in the topic `later`."""
+    later = message("later", number, message_type=definition_pb2.DELAY)
+    later.system_properties.born_timestamp.FromMilliseconds(NOW_MS - 5_000)
+    later.system_properties.delivery_timestamp.FromMilliseconds(NOW_MS + 60_000)
+    return later
+
+
 async def move_all(
     app: BrokerApp,
     meta: FakeMeta,
@@ -234,9 +242,7 @@ async def test_a_repeat_is_looked_for_where_no_queue_is_any_more(
     """A message that waits keeps no slot: its raft group may own nothing of the topic now."""
     meta.add_topic("later", meta_pb2.TOPIC_TYPE_DELAY)
     await give_slots(app, meta, storage, 1, name="later")
-    later = message("later", 1, message_type=definition_pb2.DELAY)
-    later.system_properties.born_timestamp.FromMilliseconds(NOW_MS - 5_000)
-    later.system_properties.delivery_timestamp.FromMilliseconds(NOW_MS + 60_000)
+    later = one_later(1)
     first = await client.send(later)
     await give_slots(app, meta, storage, 2, name="later")
     topic = app.view.topic("", "later")
@@ -254,8 +260,7 @@ async def test_a_message_is_recalled_by_its_id_where_no_queue_is_any_more(
     """Likewise, however long ago the slots left."""
     meta.add_topic("later", meta_pb2.TOPIC_TYPE_DELAY)
     await give_slots(app, meta, storage, 1, name="later")
-    later = message("later", 1, message_type=definition_pb2.DELAY)
-    later.system_properties.delivery_timestamp.FromMilliseconds(NOW_MS + 60_000)
+    later = one_later(1)
     await client.send(later)
     await give_slots(app, meta, storage, 2, name="later")
     request = service_pb2.RecallMessageRequest(
@@ -275,9 +280,7 @@ async def test_what_waited_is_looked_for_although_the_queues_were_empty(
     meta.add_topic("later", meta_pb2.TOPIC_TYPE_DELAY)
     assert await app.view.wait_for_revision(meta.revision, 60)
     await move_all(app, meta, storage, 2, name="later", start_offset=0)
-    later = message("later", number_at(1), message_type=definition_pb2.DELAY)
-    later.system_properties.born_timestamp.FromMilliseconds(NOW_MS - 5_000)
-    later.system_properties.delivery_timestamp.FromMilliseconds(NOW_MS + 60_000)
+    later = one_later(number_at(1))
     assert (await client.send(later)).status.code == OK
     assert lookups(storage) > 0
 
@@ -350,9 +353,7 @@ async def test_a_repeated_delay_keeps_its_handle(
     """It waits where the first one waits, and is recalled there."""
     meta.add_topic("later", meta_pb2.TOPIC_TYPE_DELAY)
     assert await app.view.wait_for_revision(meta.revision, 60)
-    later = message("later", number_at(1), message_type=definition_pb2.DELAY)
-    later.system_properties.born_timestamp.FromMilliseconds(NOW_MS - 5_000)
-    later.system_properties.delivery_timestamp.FromMilliseconds(NOW_MS + 60_000)
+    later = one_later(number_at(1))
     first = await client.send(later)
     [(raft_group, _, _)] = storage.pending.waiting
     topic = app.view.topic("", "later")

@@ -10,13 +10,17 @@ from typing import Any
 import pytest
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_broker.sends.named_queue import QueuedCall
+from strata_broker.storage_client.lite_directory import LiteDirectory
+from strata_mq.requests import Code, RequestError
 from strata_testing import until
 from strata_testing.broker import broker_config
 from strata_testing.broker.client import Client, message
 from strata_testing.broker.fake_edge import METADATA, FakeCall, FakeEdge
+from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
 from tests.unit.broker.conftest import watermarks
 
@@ -37,11 +41,20 @@ def config() -> BrokerConfig:
     )
 
 
-def begin(edge: FakeEdge, number: int, client_id: str = "a", **properties: str) -> FakeCall:
+def begin(
+    edge: FakeEdge,
+    number: int,
+    client_id: str = "a",
+    *,
+    topic: str = "orders",
+    time_left_s: float = 25.0,
+    **properties: Any,
+) -> FakeCall:
     """Send one large message."""
-    sent = message("orders", number, body=b"%d" % number * LARGE, **properties)
+    sent = message(topic, number, body=b"%d" % number * LARGE, **properties)
     request = service_pb2.SendMessageRequest(messages=[sent])
-    return edge.begin("SendMessage", request, {**METADATA, "x-mq-client-id": client_id})
+    metadata = {**METADATA, "x-mq-client-id": client_id}
+    return edge.begin("SendMessage", request, metadata, time_left_s)
 
 
 def noted(answered: list[int], number: int, _: asyncio.Future[Any]) -> None:
@@ -161,23 +174,49 @@ async def test_time_counts_from_the_arrival(edge: FakeEdge, storage: FakeStorage
 
 
 async def test_one_whose_time_is_over_is_not_stored(edge: FakeEdge, storage: FakeStorage) -> None:
-    """Its time ends while it waits for its turn."""
+    """Its time is over when its turn comes."""
     storage.gate = asyncio.Event()
     first = begin(edge, 1)
     await storage.called("Append")
-    sent = message("orders", 2, body=bytes(LARGE))
-    late = FakeCall(
-        "SendMessage",
-        service_pb2.SendMessageRequest(messages=[sent]).SerializeToString(),
-        time_left_s=0.01,
-    )
-    assert edge.hot is not None
-    edge.hot.handle([late])
-    await asyncio.sleep(0.02)
+    late = begin(edge, 2, time_left_s=0.0)
     storage.gate.set()
     assert (await answer_to(first)).status.code == definition_pb2.OK
     assert (await answer_to(late)).status.code == definition_pb2.PROXY_TIMEOUT
     assert stored_bodies(storage) == [b"1"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (RequestError(Code.LITE_TOPIC_QUOTA_EXCEEDED, "too many"), "LITE_TOPIC_QUOTA_EXCEEDED"),
+        (None, "INTERNAL_SERVER_ERROR"),
+    ],
+)
+async def test_a_turn_ends_when_the_look_up_of_a_lite_topic_fails(
+    app: BrokerApp,
+    edge: FakeEdge,
+    meta: FakeMeta,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: RequestError | None,
+    code: str,
+) -> None:
+    """The next large message does not wait for the longest time of a turn.
+
+    Without a failure of the look-up, the lite topic has ended when the message is staged.
+    """
+
+    async def numbers(*_: object) -> None:
+        if failure is not None:
+            raise failure
+
+    monkeypatch.setattr(LiteDirectory, "numbers", numbers)
+    meta.add_topic("parent", meta_pb2.TOPIC_TYPE_LITE)
+    assert await app.view.wait_for_revision(meta.revision, 60)
+    refused = begin(edge, 1, topic="parent", lite_topic="l", message_type=definition_pb2.LITE)
+    next_one = begin(edge, 2)
+    assert (await answer_to(refused)).status.code == definition_pb2.Code.Value(code)
+    async with asyncio.timeout(10):
+        assert (await answer_to(next_one)).status.code == definition_pb2.OK
 
 
 class TestSlowRaftGroup:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from apache.rocketmq.v2 import definition_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.base.message_traces import MessageTraces
 from strata_broker.base.wire import stored_message, system_properties_end
+from strata_broker.sends.pending_send import PendingSend
+from strata_mq.requests import Code, RequestError
 from strata_runtime.metrics import Metrics
 from strata_runtime.tracing import TraceOptions, Tracer
 
@@ -61,6 +66,29 @@ def test_a_send_that_nobody_traces_is_left_alone() -> None:
     before = message.SerializeToString()
     assert _traces().sent({}, [message]) is None
     assert message.SerializeToString() == before
+
+
+def test_a_send_that_is_refused_before_it_is_staged_ends_its_span() -> None:
+    """So does a send whose lite topic could not be looked up; the span has the reason."""
+    traces, refusals = _traces(), list[object]()
+    sender: Any = SimpleNamespace(refuse=lambda *refusal: refusals.append(refusal))
+    call: Any = SimpleNamespace(request=b"")
+    topic: Any = None
+    pending = PendingSend(
+        sender,
+        call,
+        ["id"],
+        outgoing=[],
+        topic=topic,
+        started_s=1.0,
+        deadline_s=2.0,
+        span=traces.sent({"traceparent": SAMPLED}, [_message()]),
+    )
+    refusal = RequestError(Code.LITE_TOPIC_QUOTA_EXCEEDED, "too many lite topics")
+    pending.refuse(refusal)
+    (span,) = traces.tracer.buffer.take(10)
+    assert (span.name, span.error) == ("orders send", "too many lite topics")
+    assert refusals == [(call, 1, refusal, 1.0)]
 
 
 def _stored(message: definition_pb2.Message, added: bytes = b"") -> bytes:

@@ -110,6 +110,19 @@ def test_former_owners_of_queues_are_remembered_although_their_epochs_are_draine
     assert seen.remembers() == (0, [2])
 
 
+def test_nothing_is_remembered_of_a_deleted_topic() -> None:
+    """Else deleted topics would take the room of topics whose queues moved."""
+    seen = Seen()
+    seen.begin()
+    seen.tell(queue((0, 1, 0), (1, 2, 9)))
+    topic = seen.topic
+    assert seen.history.changed_ms(topic) == BEGIN_MS
+    moved, row = queue((0, 1, 0), (1, 2, 9)), meta_pb2.Topic(topic_id=TOPIC_ID, name="t")
+    moved.deleted = True
+    seen.tell(moved, meta_pb2.Change(topic=row, deleted=True))
+    assert seen.history.changed_ms(topic) == 0
+
+
 def test_a_queue_that_stays_when_its_slot_leaves_has_the_same_owner() -> None:
     """The row of the queue is written with the row of the slot."""
     seen = Seen()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from strata.admin.v1 import container_pb2
 from strata_angelia.cluster_id import ClusterId
 from strata_angelia.ports import Channel
 from strata_cli.container import broker_container, control
@@ -136,16 +137,27 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 A, B = "DefaultCluster_a_0", "DefaultCluster_b_0"
 
 
-async def test_no_change_goes_on_after_the_stop(tmp_path: Path, hurried: None) -> None:
-    """Neither the change under way nor the one that waits starts a member or leaves a trace."""
-    scene = Scene(tmp_path)
-    await scene.container.start()
-    before = scene.files
+async def two_changes(
+    scene: Scene,
+) -> tuple[
+    asyncio.Task[container_pb2.ContainerMember | None],
+    asyncio.Task[container_pb2.ContainerMember],
+]:
+    """Begin an update, which stops its member as long as that takes; an add waits for its turn."""
     StubMember.may_go.clear()
     update = asyncio.ensure_future(scene.control.update(A, {"storage.max_waiters": "5"}))
     await until(lambda: StubMember.stopping == [A])
     add = asyncio.ensure_future(scene.control.add("b.toml"))
     await asyncio.sleep(0)
+    return update, add
+
+
+async def test_no_change_goes_on_after_the_stop(tmp_path: Path, hurried: None) -> None:
+    """Neither the change under way nor the one that waits starts a member or leaves a trace."""
+    scene = Scene(tmp_path)
+    await scene.container.start()
+    before = scene.files
+    update, add = await two_changes(scene)
     await scene.port.stop(5.0)
     stop = asyncio.ensure_future(scene.container.stop(5.0))
     await until(lambda: StubMember.stopping == [A, A])
@@ -164,11 +176,7 @@ async def test_a_change_that_waits_is_refused_once_the_container_stops(tmp_path:
     """A change under way that ends in time is carried out; the next one is told why it is not."""
     scene = Scene(tmp_path)
     await scene.container.start()
-    StubMember.may_go.clear()
-    update = asyncio.ensure_future(scene.control.update(A, {"storage.max_waiters": "5"}))
-    await until(lambda: StubMember.stopping == [A])
-    add = asyncio.ensure_future(scene.control.add("b.toml"))
-    await asyncio.sleep(0)
+    update, add = await two_changes(scene)
     stop = asyncio.ensure_future(scene.control.stop(30.0))
     await asyncio.sleep(0)
     StubMember.may_go.set()

@@ -12,6 +12,9 @@ import pytest
 from strata_runtime.blocking import run_to_end
 from strata_testing import until
 
+# More than a task needs to take a cancellation.
+_TURNS = 5
+
 
 class Work:
     """Work that blocks until the test lets it go on."""
@@ -39,7 +42,8 @@ async def cancelled_in_the_middle(
     await until(work.begun.is_set)
     for _ in range(2):
         task.cancel()
-        await asyncio.sleep(0.02)
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
     assert not task.done()
     work.may_end.set()
     return task

@@ -10,15 +10,18 @@ from strata_mq.commands.rare import (
     EpochCommand,
     OwnCommand,
     SlotGrant,
+    TrimCommand,
     encode_own,
     encode_seal,
+    encode_trim,
 )
 from strata_mq.layout.batch import OutgoingMessage, PartKey, PartKind
-from strata_mq.layout.pending_rows import PendingRef
+from strata_mq.layout.pending_rows import PendingRef, PinRun
 from strata_mq.slots import slot_of
 from strata_storage.base.config import PendingOptions
 from strata_storage.leading.pending.forwarding import ForwardFailed
-from strata_storage.leading.pending.resolver import DELIVERING, Ended, Place
+from strata_storage.leading.pending.forwards import Forwards
+from strata_storage.leading.pending.resolver import DELIVERING, Ended, Place, Waiting
 from strata_storage.leading.pending.retry_slots import RetrySlots
 from tests.unit.storage.waiting_leader import (
     QUEUES,
@@ -231,7 +234,7 @@ async def test_a_message_that_may_have_arrived_is_not_delivered_here() -> None:
         await let_pass(leader, 1)
         leader.commit()
         assert leader.machine.rows.pins.get(name) is None
-        assert not leader.timers._forwards._sent
+        assert not leader.timers.forwards_unanswered
     assert [(raft_group, key.queue) for raft_group, key, _ in elsewhere.calls] == [
         (ELSEWHERE, 2),
         (ELSEWHERE, 2),
@@ -280,10 +283,62 @@ async def test_where_a_message_of_a_dropped_topic_was_sent_is_forgotten() -> Non
     leader = LeaderUnderTest(PendingOptions(turn_interval_ms=0, retry_ms=1_000), elsewhere)
     async with running(leader):
         await put_to_the_test(leader, elsewhere, arrives=True)
-        assert len(leader.timers._forwards._sent) == 1
+        assert leader.timers.forwards_unanswered == 1
         leader.drop_topic()
         await turns()
-        assert not leader.timers._forwards._sent
+        assert not leader.timers.forwards_unanswered
+
+
+async def test_a_message_that_goes_with_its_topic_while_it_is_read_is_forgotten() -> None:
+    """It is sent all the same, and nothing of it stays behind."""
+    elsewhere = Elsewhere()
+    leader = LeaderUnderTest(PendingOptions(turn_interval_ms=0, retry_ms=1_000), elsewhere)
+    read = Forwards._read
+
+    async def read_late(forwards: Forwards, waiting: Waiting) -> OutgoingMessage:
+        message = await read(forwards, waiting)
+        leader.drop_topic()
+        key = waiting.key
+        runs = [PinRun(key.ref, key.ref.following())]
+        leader.apply(encode_trim(TrimCommand(0, 0, [], runs, [key])))
+        return message
+
+    async with running(leader):
+        leader.wait_for(b"later", 1_000, queue=2)
+        elsewhere.owners = {slot: ELSEWHERE for slot in range(QUEUES)}
+        leader.apply(encode_own(OwnCommand([SlotGrant(0, 4096, False)])))
+        with patch.object(Forwards, "_read", read_late):
+            await let_pass(leader, 1)
+            await begin(leader)
+        assert elsewhere.stored == [b"later"]
+        assert leader.timers.forwards_unanswered == 0
+
+
+async def test_messages_without_an_answer_are_limited() -> None:
+    """Further ones are not sent before it is known where these are; then they are."""
+    elsewhere = Elsewhere()
+    options = PendingOptions(turn_interval_ms=0, retry_ms=1_000, forwards_unanswered_max=10)
+    leader = LeaderUnderTest(options, elsewhere)
+    async with running(leader):
+        bodies = [b"%d" % number for number in range(15)]
+        leader.submit(bodies, leader.now_ms() + 1_000, PartKind.DELAYED)
+        leader.commit()
+        seal_all(leader)
+        elsewhere.loses_all = True
+        await let_pass(leader, 1)
+        await begin(leader)
+        for _ in range(3):
+            leader.commit()
+            await let_pass(leader, 1)
+        sent = {body for _, _, sent in elsewhere.calls for body in sent}
+        assert len(sent) == leader.timers.forwards_unanswered == 10
+        elsewhere.loses_all = False
+        for _ in range(3):
+            leader.commit()
+            await let_pass(leader, 1)
+        assert sorted(elsewhere.stored) == sorted(bodies)
+        leader.commit()
+        assert leader.timers.forwards_unanswered == 0
 
 
 async def test_a_commit_is_decided_here_and_carried_out_elsewhere() -> None:

@@ -70,6 +70,28 @@ def test_limits_hold() -> None:
     assert holders.report(1, [], [], [], 0.0, full=False), "the first broker was forgotten"
 
 
+def test_clients_that_brokers_have_crowd_out_nobody() -> None:
+    """One that just took a lease, and that no broker has reported yet, is not forgotten."""
+    holders = Holders(15.0, OwnStalls(0.1), max_clients=4)
+    holders.report(1, [1, 2, 3], [], [], 0.0, full=True)
+    for client in (9, 1, 2, 3):
+        holders.touch(client, 1.0)
+    holders.report(1, [], [], [], 2.0, full=False)
+    assert not holders.is_dead(9, 3.0, silent_too=True)
+    assert len(holders) == 4
+
+
+def test_a_broker_that_stopped_is_forgotten_with_its_clients() -> None:
+    """Each start of a broker has another boot id; what it had before is not kept forever."""
+    holders = Holders(15.0, OwnStalls(0.1))
+    for start in range(20):
+        holders.report(
+            start, range(1_000 * start, 1_000 * (start + 1)), [], [], 60.0 * start, full=True
+        )
+    assert len(holders) == 1_000
+    assert holders.report(0, [], [], [], 60.0 * 20, full=False), "a full list is wanted"
+
+
 def test_a_client_that_one_broker_hears_no_more_lives_by_another_one() -> None:
     """It is dead when nobody reported it for long, not when one took it off."""
     holders = Holders(15.0, OwnStalls(0.1))
@@ -141,6 +163,7 @@ class NaiveHolders:
 
     def __init__(self) -> None:
         self.brokers: dict[int, set[int]] = {}
+        self.heard_at_s: dict[int, float] = {}
         self.seen_at_s: dict[int, float] = {}
         self.gone_at_s: dict[int, float] = {}
 
@@ -163,6 +186,10 @@ class NaiveHolders:
             self.gone_at_s.setdefault(client, now_s)
         for client in there:
             self.touch(client, now_s)
+        self.heard_at_s[broker] = now_s
+        for each, at_s in self.heard_at_s.items():
+            if at_s < now_s - 30.0:
+                self.brokers.pop(each, None)
         return False
 
     def touch(self, client: int, now_s: float) -> None:

@@ -33,6 +33,8 @@ def test_it_holds_what_sets_would_hold(steps: list[tuple[str, Key]]) -> None:
             expected.clear()
         for each in range(4):
             assert set(index.of(each)) == expected[each]
+        assert set(index.numbers()) == {each for each, keys in expected.items() if keys}
+        assert index.keys() == set().union(*expected.values())
         assert len(index) == sum(map(bool, expected.values()))
 
 

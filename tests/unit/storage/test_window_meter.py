@@ -6,9 +6,11 @@ import asyncio
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.layout.rows import QueueRow
 from strata_runtime.metrics import Metrics
 from strata_storage.process.metrics import METRICS
@@ -77,16 +79,34 @@ def _meter(
     return WindowMeter(node, metrics, latency, clock=clock, options=options), clock, metrics
 
 
-def test_a_window_says_what_was_led_here() -> None:
+async def _windows(
+    meter: WindowMeter, clock: ManualClock, *late_s: float
+) -> list[pb.GetWindowResponse]:
+    """Let the meter close a window for each of these times that its timer is late."""
+    timers = iter(late_s)
+
+    async def sleep(delay_s: float) -> None:
+        if delay_s:
+            late = next(timers, None)
+            if late is None:
+                raise asyncio.CancelledError
+            clock.advance(delay_s + late)
+
+    with patch.object(asyncio, "sleep", sleep), pytest.raises(asyncio.CancelledError):
+        await meter.run()
+    return list(meter._kept)
+
+
+async def test_a_window_says_what_was_led_here() -> None:
     """Queues with traffic, consumer groups with a lag, and the sums; a follower's is left out."""
     leader, follower = _Engine(leads=True), _Engine(leads=False)
-    meter, _, metrics = _meter(leader, follower)
+    meter, clock, metrics = _meter(leader, follower)
     metrics.histogram("strata_storage_append_ms").record(3)
     for engine in (leader, follower):
         engine.machine.traffic.stored(7, 1, 6, 600)
         engine.machine.traffic.delivered(9, 7, [(1, 100), (1, 100)])
-    window = meter.close()
-    assert (window.start_ms, window.length_ms) == (40_000, 10_000)
+    (window,) = await _windows(meter, clock, 0.003)
+    assert (window.start_ms, window.length_ms) == (50_000, 10_000)
     queues = window.queues
     assert (list(queues.topic_ids), list(queues.queues), list(queues.raft_groups)) == (
         [7],
@@ -98,7 +118,7 @@ def test_a_window_says_what_was_led_here() -> None:
     assert (list(queues.min_offsets), list(queues.end_offsets)) == ([2], [10])
     groups = window.consumer_groups
     assert (list(groups.lag_messages), list(groups.leases)) == ([6], [1])
-    assert (list(groups.lag_ms), list(groups.queueing_ms)) == ([6_003], [5_003])
+    assert (list(groups.lag_ms), list(groups.queueing_ms)) == ([16_003], [15_003])
     node = window.node
     assert (node.messages_in, node.bytes_out, node.lag_messages, node.leases) == (6, 200, 6, 1)
     assert (node.leaders, node.log_bytes, node.disk_free_bytes) == (1, 300, 1_000)
@@ -107,13 +127,13 @@ def test_a_window_says_what_was_led_here() -> None:
     assert follower.machine.traffic.take() == ({}, {}), "nothing piles up where nobody asks"
 
 
-def test_only_the_busiest_queues_have_rows() -> None:
+async def test_only_the_busiest_queues_have_rows() -> None:
     """The sums are of all."""
     leader = _Engine(leads=True)
-    meter, _, _ = _meter(leader, max_rows=2)
+    meter, clock, _ = _meter(leader, max_rows=2)
     for queue, size_bytes in enumerate((10, 40, 20, 30)):
         leader.machine.traffic.stored(7, queue, 1, size_bytes)
-    window = meter.close()
+    (window,) = await _windows(meter, clock, 0.0)
     assert list(window.queues.bytes_in) == [40, 30]
     assert window.node.bytes_in == 100
 
@@ -153,36 +173,23 @@ def test_a_window_is_filled_in_bounded_steps() -> None:
     assert aged[-1] == 500
 
 
-def test_a_late_broker_gets_the_windows_one_by_one() -> None:
+async def test_a_late_broker_gets_the_windows_one_by_one() -> None:
     """In order, from the oldest that is kept; what is older than these is gone."""
     meter, clock, _ = _meter(_Engine(leads=True))
     assert meter.after(0) is None
-    for _ in range(5):
-        meter.keep()
-        clock.advance(10)
+    await _windows(meter, clock, *[0.0] * 5)
     starts, at = [], 0
     while (window := meter.after(at)) is not None:
         at = window.start_ms
         starts.append(at)
-    assert starts == [60_000, 70_000, 80_000]
+    assert starts == [70_000, 80_000, 90_000]
 
 
-async def test_no_two_windows_have_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_two_windows_have_the_same_time() -> None:
     """However late or early the timer is: a broker would never ask for the second one."""
     meter, clock, _ = _meter(_Engine(leads=True), max_kept=10)
-    late_s = iter([0.0, 6.0, 0.0, -0.002, 0.0, 25.0, 0.0])
-
-    async def sleep(delay_s: float) -> None:
-        if delay_s:
-            late = next(late_s, None)
-            if late is None:
-                raise asyncio.CancelledError
-            clock.advance(delay_s + late)
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    with pytest.raises(asyncio.CancelledError):
-        await meter.run()
-    starts = [window.start_ms for window in meter._kept]
+    windows = await _windows(meter, clock, 0.0, 6.0, 0.0, -0.002, 0.0, 25.0, 0.0)
+    starts = [window.start_ms for window in windows]
     assert len(starts) == 7
     assert starts == sorted(set(starts))
     assert starts[:4] == [50_000, 60_000, 70_000, 80_000]

@@ -9,7 +9,7 @@ from strata_multiraft.base.errors import (
     TransferFailed,
     damage_reason,
 )
-from strata_multiraft.base.ports import Envelope, RunBlocking, TrafficClass, Transport
+from strata_multiraft.base.ports import Envelope, TrafficClass, Transport
 from strata_multiraft.base.snapshots import SnapshotFetch, SnapshotPart, SnapshotRows
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "NotLeader",
     "Overloaded",
     "ReadOnly",
-    "RunBlocking",
     "SnapshotFetch",
     "SnapshotPart",
     "SnapshotRows",

@@ -7,10 +7,10 @@ order of effects. A state machine owns rows and, while its replica leads, specul
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from strata_multiraft.base.snapshots import SnapshotFetch, SnapshotPart, SnapshotRows
 from strata_raft import Configuration, Entry, Message, SnapshotMetadata
@@ -18,8 +18,6 @@ from strata_seglog.frames import Frame, StoredFrame
 
 if TYPE_CHECKING:
     from strata_seglog.index import ReplicaLog
-
-Result = TypeVar("Result")
 
 NodeOf = Callable[[int], str | None]
 """Gives the node id of a replica id; None: not known (yet). Asked anew for every message."""
@@ -153,13 +151,6 @@ class Log(Protocol):
 
     def indexes_of_kind(self, replica_id: int, entry_kind: int) -> Sequence[int]:
         """Return the indexes of live entries of a kind, ascending."""
-
-
-class RunBlocking(Protocol):
-    """Runs a blocking call off the event loop; calls run one at a time and in order."""
-
-    def __call__(self, work: Callable[[], Result], /) -> Awaitable[Result]:
-        """Return what `work` returns."""
 
 
 class TrafficClass(IntEnum):

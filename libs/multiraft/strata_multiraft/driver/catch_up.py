@@ -14,12 +14,13 @@ from functools import partial
 
 from strata_multiraft.base.options import MultiRaftOptions
 from strata_multiraft.base.pace import Pace
-from strata_multiraft.base.ports import Log, RunBlocking
+from strata_multiraft.base.ports import Log
 from strata_multiraft.replica.read_failures import ReadFailures
 from strata_multiraft.replica.replica import Replica
 from strata_multiraft.replica.stored_log import StoredLog, WantedEntries
 from strata_multiraft.replica.writes import as_entry
 from strata_raft import Entry, Role
+from strata_runtime.blocking import RunBlocking
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 from strata_seglog.errors import LogError, ReadFailed

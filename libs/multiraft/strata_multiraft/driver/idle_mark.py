@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
-from strata_multiraft.base.ports import Log, RunBlocking
+from strata_multiraft.base.ports import Log
+from strata_runtime.blocking import RunBlocking
 from strata_seglog.errors import DiskFull, WriteFailed
 
 

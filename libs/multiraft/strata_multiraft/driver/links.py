@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strata_multiraft.base.ports import NodeOf, RunBlocking, SnapshotFetcher, Transport
+from strata_multiraft.base.ports import NodeOf, SnapshotFetcher, Transport
 from strata_multiraft.driver.outbox import place_nowhere
+from strata_runtime.blocking import RunBlocking
 
 
 class LogThreads(NamedTuple):
-    """Threads for the log's blocking calls.
+    """Threads for the log's blocking calls; each runs one call at a time, and all in order.
 
     Attributes:
-        writes: runs them in order (`writer.WriterThread`).
+        writes: runs what writes (`writer.WriterThread`).
         reads: for catch-up and snapshots, so that they do not hold up writes; it must take every
             call. None: the writer's.
     """

@@ -16,9 +16,10 @@ from typing import Protocol
 
 from strata_multiraft.base.errors import LogFull
 from strata_multiraft.base.options import FRAME_OVERHEAD_BYTES, MultiRaftOptions
-from strata_multiraft.base.ports import Log, RunBlocking
+from strata_multiraft.base.ports import Log
 from strata_multiraft.driver.idle_mark import IdleMark
 from strata_multiraft.replica.writes import Write
+from strata_runtime.blocking import RunBlocking
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 from strata_seglog.errors import DiskFull, WriteFailed, WriteTooLarge

@@ -24,7 +24,7 @@ class CarriesCalls(Protocol):
 
 
 class WriterThread:
-    """One thread, which begins with the first call; implements `ports.RunBlocking`.
+    """One thread, which begins with the first call; a `strata_runtime.blocking.RunBlocking`.
 
     It takes what a few owners give, each of which waits for one call at a time.
     """

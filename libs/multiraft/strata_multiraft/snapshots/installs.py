@@ -26,7 +26,6 @@ from strata_multiraft.base.errors import LogFull, SnapshotBroken, SnapshotRefuse
 from strata_multiraft.base.options import MultiRaftOptions
 from strata_multiraft.base.ports import (
     NodeOf,
-    RunBlocking,
     SnapshotFetcher,
     SnapshotStore,
 )
@@ -41,6 +40,7 @@ from strata_multiraft.replica.replica import Replica
 from strata_multiraft.replica.stored_log import LogEnds
 from strata_multiraft.replica.writes import as_frame, void_frame
 from strata_raft import Entry, InstallSnapshot, SnapshotInstalled, SnapshotMetadata
+from strata_runtime.blocking import RunBlocking
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
 from strata_seglog.frames import Frame

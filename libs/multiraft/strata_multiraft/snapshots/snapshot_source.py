@@ -14,7 +14,7 @@ from functools import partial
 from strata_multiraft.base.errors import SnapshotRefused
 from strata_multiraft.base.options import MultiRaftOptions
 from strata_multiraft.base.pace import Pace
-from strata_multiraft.base.ports import Log, RunBlocking, SnapshotReader
+from strata_multiraft.base.ports import Log, SnapshotReader
 from strata_multiraft.base.snapshots import (
     SnapshotEnd,
     SnapshotEntries,
@@ -26,6 +26,7 @@ from strata_multiraft.base.snapshots import (
 from strata_multiraft.replica.replica import Replica
 from strata_multiraft.replica.writes import as_entry
 from strata_raft import Compacted, SnapshotMetadata, SnapshotSent
+from strata_runtime.blocking import RunBlocking
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks

@@ -27,10 +27,9 @@ from strata_broker.storage_client.storage_client import SERVICE
 _REPORT_CLIENTS = SERVICE + "ReportClients"
 
 
-# Producers that come together are reported together.
-_TOPICS_PAUSE_S = 0.1
-# So are clients that end together; storage nodes look for leases to release less often than that.
-_GOODBYES_PAUSE_S = 0.1
+# Producers that come together, and clients that end together, are reported together; storage nodes
+# look for leases to release less often than that.
+_PAUSE_S = 0.1
 
 _NOBODY: frozenset[int] = frozenset()
 
@@ -68,10 +67,9 @@ class LivenessReporter:
         self._told: dict[str, _Told] = {}
         # node -> goodbyes it has not confirmed
         self._goodbyes: dict[str, set[int]] = {}
-        self._said_goodbye = False
-        self._topics_changed = False
-        sessions.on_goodbye(self._note_goodbye)
-        producers.on_topics(self._note_topics)
+        self._wakes_soon = False
+        sessions.on_goodbye(self._report_soon)
+        producers.on_topics(self._report_soon)
 
     async def run(self) -> None:
         """Report until cancelled."""
@@ -115,22 +113,13 @@ class LivenessReporter:
             for node in nodes:
                 calls.create_task(self._report_to(node, now))
 
-    def _note_goodbye(self) -> None:
-        if not self._said_goodbye:
-            self._said_goodbye = True
-            asyncio.get_running_loop().call_later(_GOODBYES_PAUSE_S, self._report_goodbyes)
+    def _report_soon(self) -> None:
+        if not self._wakes_soon:
+            self._wakes_soon = True
+            asyncio.get_running_loop().call_later(_PAUSE_S, self._wake_up)
 
-    def _report_goodbyes(self) -> None:
-        self._said_goodbye = False
-        self._wake.set()
-
-    def _note_topics(self) -> None:
-        if not self._topics_changed:
-            self._topics_changed = True
-            asyncio.get_running_loop().call_later(_TOPICS_PAUSE_S, self._report_topics)
-
-    def _report_topics(self) -> None:
-        self._topics_changed = False
+    def _wake_up(self) -> None:
+        self._wakes_soon = False
         self._wake.set()
 
     async def _report_to(self, node: str, now: _Told) -> None:

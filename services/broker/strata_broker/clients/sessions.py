@@ -141,7 +141,7 @@ class Sessions:
         return len(self._clients)
 
     def on_goodbye(self, callback: Callable[[], None]) -> None:
-        """Call back when a client says goodbye, so that its leases are released at once."""
+        """Call back when a client says goodbye, so that its leases are released soon."""
         self._on_goodbye = callback
 
     def on_terminated(self, callback: Callable[[str], None]) -> None:
@@ -155,8 +155,9 @@ class Sessions:
     def find_alive(self, client_id: str) -> Client | None:
         """Find a client that is alive."""
         client = self._clients.get(client_id)
-        is_alive = client is not None and self.is_alive(client, self._clock.monotonic_s())
-        return client if is_alive else None
+        if client is None or not self.is_alive(client, self._clock.monotonic_s()):
+            return None
+        return client
 
     def heard(self, client_id: str, peer: str = "", user: str = "") -> Client:
         """Note a sign of life.

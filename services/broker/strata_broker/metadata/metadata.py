@@ -212,6 +212,10 @@ class MetadataView(PlacementView[MetadataTables]):
                     holders.setdefault(raft_group, []).append(queue)
         return dict(sorted(holders.items()))
 
+    def holders_first(self, topic: TopicRow) -> list[int]:
+        """Return all raft groups: those that `holders` has for a topic, then the others."""
+        return list(dict.fromkeys((*self.holders(topic), *sorted(self._tables.raft_groups))))
+
     def homes(self, topic: TopicRow) -> tuple[Home, ...]:
         """Return the public names of a topic's queues, by raft group number."""
         if topic.homes_at != self.placement_version:

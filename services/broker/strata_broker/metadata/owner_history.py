@@ -72,7 +72,6 @@ class OwnerHistory:
 
         Where former owners are not known, these are all raft groups.
         """
-        holders = list(self._view.holders(topic))
         oldest_ms = self._now_ms() - self._window_ms
         former = set(_since(self._moved.get(topic.topic_id, {}), oldest_ms))
         queues = () if topic.topic_type in _BOUND_TYPES else range(topic.queue_count)
@@ -81,11 +80,10 @@ class OwnerHistory:
             former.update(_since(self._slots.get(slot, {}), oldest_ms))
             if self._is_unknown(topic, slot) and self._began_ms >= oldest_ms:
                 former.add(NO_RAFT_GROUP)
-        if not former:
-            return holders
-        numbers = [row.raft_group for row in self._view.raft_groups()]
-        known = numbers if NO_RAFT_GROUP in former else [each for each in numbers if each in former]
-        return holders + [each for each in known if each not in holders]
+        if NO_RAFT_GROUP in former:
+            return self._view.holders_first(topic)
+        wanted = former.union(self._view.holders(topic))
+        return [each for each in self._view.holders_first(topic) if each in wanted]
 
     def _slots_of_topic_changed_ms(self, topic: TopicRow) -> int:
         """Return when a slot of a topic may have changed last; 0: not that anybody knows."""
@@ -126,7 +124,12 @@ class OwnerHistory:
         self._looked_at.clear()
 
     def _queue_moved(self, topic_id: int, former: Set[int]) -> None:
-        if not former or self._left_nothing(topic_id):
+        topic = self._view.topic_by_id(topic_id)
+        if topic is None:
+            # It was deleted, with the rows of its queues.
+            self._moved.pop(topic_id, None)
+            return
+        if not former or self._left_nothing(topic):
             return
         owned = self._moved.pop(topic_id, {})
         self._moved[topic_id] = self._added(owned, former, self._now_ms())
@@ -141,15 +144,12 @@ class OwnerHistory:
             if each not in former and until_ms >= now_ms - self._window_ms
         }
 
-    def _left_nothing(self, topic_id: int) -> bool:
+    def _left_nothing(self, topic: TopicRow) -> bool:
         """Whether messages are bound to queues, and each queue that moved was empty, as new ones.
 
         An epoch begins at offset 0 only if the epochs before it hold no message.
         """
-        topic = self._view.topic_by_id(topic_id)
-        if topic is None or topic.topic_type not in _BOUND_TYPES:
-            return False
-        return not any(
+        return topic.topic_type in _BOUND_TYPES and not any(
             epoch.start_offset
             for override in self._view.overrides(topic).values()
             for epoch in override.epochs

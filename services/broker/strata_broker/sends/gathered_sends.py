@@ -75,13 +75,14 @@ class GatheredSends:
         self._requests = requests
         self._topics: dict[Name, _TopicSends | None] = {}
 
-    def take(self, call: HotCall, parsed: ParsedSend, started_s: float) -> bool:
+    def take(self, call: HotCall, parsed: ParsedSend, started_s: float, deadline_s: float) -> bool:
         """Take a request whose sender may make it; False: it has to be staged by itself.
 
         Args:
             call: the SendMessage.
             parsed: its request.
             started_s: when the turn began.
+            deadline_s: when its client no longer waits.
         """
         name = parsed.topic
         if name in self._topics:
@@ -90,7 +91,6 @@ class GatheredSends:
             sends = self._topics[name] = self._sends_of(name)
         if sends is None:
             return False
-        deadline_s = started_s + self._sender.time_for(call)
         sends.taken.append(_Taken(call, parsed, started_s, deadline_s))
         return True
 

@@ -17,7 +17,6 @@ from strata_broker.base.config import SendSection
 from strata_broker.base.failures import unexpected
 from strata_broker.base.owner_turns import OwnerTurns
 from strata_broker.metadata.metadata import TopicRow
-from strata_broker.metadata.requests import Caller
 from strata_broker.sends.outgoing import MessagePreparer, ParsedSend
 from strata_broker.sends.send_owner import SendOwner
 from strata_edge.ports import HotCall
@@ -63,8 +62,7 @@ class StagesPrepared(SendOwner, Protocol):
             started_s: when it came, by the monotonic clock.
             deadline_s: when its client no longer waits, by the same clock.
             span: of the send, if it is traced.
-            on_answered: called when the call is answered; not if it is refused after a look-up of
-                its lite topics.
+            on_answered: called when the call is answered; not if this raises.
 
         Raises:
             RequestError: nothing was staged.
@@ -105,8 +103,15 @@ class LargeSends:
         """Whether a request has to take its turn."""
         return len(call.request) >= self._least_bytes
 
-    def take(self, call: HotCall, parsed: ParsedSend, caller: Caller, started_s: float) -> None:
-        """Take a large request; it is answered or refused later.
+    def take(
+        self,
+        call: HotCall,
+        parsed: ParsedSend,
+        client_id: str,
+        started_s: float,
+        deadline_s: float,
+    ) -> None:
+        """Take a large request of a client; it is answered or refused later.
 
         Raises:
             RequestError: TOO_MANY_REQUESTS: too much waits.
@@ -116,12 +121,10 @@ class LargeSends:
         if not self._bytes.try_take(size_bytes):
             raise errors.too_many_requests()
         sender, count = self._sender, len(parsed.message_ids)
-        # Counted from here: the call has less time left when its turn comes.
-        deadline_s = started_s + sender.time_for(call)
         try:
             sender.requests.spawn(
                 "send large messages",
-                self._send(call, parsed, caller.client_id, started_s, deadline_s),
+                self._send(call, parsed, client_id, started_s, deadline_s),
                 lambda _: sender.refuse(call, count, unexpected(), started_s),
             ).add_done_callback(lambda _: self._bytes.give_back(size_bytes))
         except BaseException:

@@ -35,7 +35,7 @@ class PendingSend:
     """One request between staging and answer; the `Waiter` of its messages.
 
     Attributes:
-        on_answered: called once all messages are settled; None: nobody waits for that.
+        on_answered: called when the request is answered; None: nobody waits for that.
     """
 
     __slots__ = (
@@ -109,9 +109,13 @@ class PendingSend:
             raft_group, key, outgoing, indexes, self, self._deadline_s, span=self._span
         )
 
+    def time_left_s(self) -> float:
+        """Return the time until the request's deadline; it is over at 0."""
+        return self._deadline_s - self._sender.clock.monotonic_s()
+
     def is_late(self) -> bool:
         """Whether the time of the request is over."""
-        return self._sender.clock.monotonic_s() >= self._deadline_s
+        return self.time_left_s() <= 0
 
     async def find_earlier(
         self, earlier: EarlierSends, index: int, raft_groups: Sequence[int]
@@ -123,9 +127,8 @@ class PendingSend:
         """
         topic, kind = self.topic, part_kind(self.outgoing[index])
         message_id = self._message_ids[index]
-        timeout_s = self._deadline_s - self._sender.clock.monotonic_s()
         try:
-            found = await earlier.find(topic, message_id, kind, raft_groups, timeout_s)
+            found = await earlier.find(topic, message_id, kind, raft_groups, self.time_left_s())
         except RequestError as unknown:
             self.refused((index,), unknown)
             return True
@@ -171,13 +174,18 @@ class PendingSend:
         """See `append_batches.Waiter`."""
         # Messages that are settled later find nothing left to answer.
         left, self._left = self._left, 0
-        sender = self._sender
         if left > 0:
-            sender.budget.give_back(
+            self._sender.budget.give_back(
                 self.topic.namespace, self.charged_raft_group, self.held_bytes, self.sharers
             )
-        sender.refuse(self.call, len(self._message_ids), unexpected(), self.started_s)
+        self.refuse(unexpected())
+
+    def refuse(self, failure: RequestError) -> None:
+        """Answer a request of which nothing is staged, or nothing any more."""
+        if self._span is not None:
+            self._span.end(error=failure.text)
         self._tell_answered()
+        self._sender.refuse(self.call, len(self._message_ids), failure, self.started_s)
 
     def moved(
         self,

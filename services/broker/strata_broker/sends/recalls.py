@@ -110,13 +110,11 @@ class Recaller:
         A message that waits is no part of a queue: slots and queues may have left its raft group
         since, however long ago.
         """
-        holders = list(self._view.holders(topic))
         may_wait = MessageType.DELAY in ACCEPTED_TYPES[TopicType(topic.topic_type)]
         # Its messages may have come when it had another type.
-        if not may_wait and not topic.changed_ms:
-            return holders
-        numbers = [row.raft_group for row in self._view.raft_groups()]
-        return holders + [each for each in numbers if each not in holders]
+        if may_wait or topic.changed_ms:
+            return self._view.holders_first(topic)
+        return list(self._view.holders(topic))
 
     async def _call(self, request: storage_pb2.RecallRequest, deadline_s: float) -> None:
         left_s = deadline_s - self._clock.monotonic_s()

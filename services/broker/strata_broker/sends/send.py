@@ -142,18 +142,21 @@ class Sender:
             large = self._large.is_large(call)
             any_queue = not large and named_queue(call) == LEADER_CHOOSES
             gathered = self._gathered if any_queue else None
-            if gathered is not None and gathered.take(call, parsed, started_s):
+            # Asked once: the call has less time left when its topic is made, or its turn comes.
+            time_s = time_for(call.time_left_s(), self._timeout_s, self._max_timeout_s)
+            deadline_s = started_s + time_s
+            if gathered is not None and gathered.take(call, parsed, started_s, deadline_s):
                 return
             if self._auto_create_topic and self._view.topic(*parsed.topic) is None:
                 self.requests.spawn(
                     "create topic",
-                    self._stage_later(call, parsed, principal, started_s),
+                    self._stage_later(call, parsed, principal, started_s, deadline_s),
                     lambda _: self.refuse(call, message_count, unexpected(), started_s),
                 )
             elif large:
-                self._large.take(call, parsed, caller, started_s)
+                self._large.take(call, parsed, caller.client_id, started_s, deadline_s)
             else:
-                self._stage(call, parsed, started_s, started_s + self.time_for(call))
+                self._stage(call, parsed, started_s, deadline_s)
         except RequestError as bad:
             self.refuse(call, message_count, bad, started_s)
 
@@ -161,10 +164,6 @@ class Sender:
         """Stage what `gather` took since."""
         if self._gathered is not None:
             self._gathered.stage()
-
-    def time_for(self, call: HotCall) -> float:
-        """Return how many seconds a call may take."""
-        return time_for(call.time_left_s(), self._timeout_s, self._max_timeout_s)
 
     def _parse(self, request: bytes, caller: Caller) -> ParsedSend:
         if self._send_pass is not None:
@@ -243,11 +242,14 @@ class Sender:
         return self._view.topic_by_id(topic_id)
 
     async def _stage_later(
-        self, call: HotCall, parsed: ParsedSend, principal: Principal, started_s: float
+        self,
+        call: HotCall,
+        parsed: ParsedSend,
+        principal: Principal,
+        started_s: float,
+        deadline_s: float,
     ) -> None:
         who = Audited(principal.user, call.peer, parsed.client_id)
-        # The call has less time left once the topic is there.
-        deadline_s = started_s + self.time_for(call)
         try:
             await self._provisioner.topic_for_use(*parsed.topic, FirstUse(who, SEND))
             self._stage(call, parsed, started_s, deadline_s)
@@ -328,18 +330,18 @@ class Sender:
         self.requests.spawn(
             "look up lite topics",
             self._stage_named(pending, unknown),
-            lambda _: self.refuse(call, len(outgoing), unexpected(), started_s),
+            lambda _: pending.refuse(unexpected()),
         )
 
     async def _stage_named(self, pending: PendingSend, unknown: Sequence[str]) -> None:
         """Stage or refuse a send once the numbers of its lite topics are known."""
         try:
-            await self._lite.look_up(pending.topic, unknown, self.time_for(pending.call))
+            await self._lite.look_up(pending.topic, unknown, pending.time_left_s())
             if self.quotas.limit_sends:
                 # Sends that were looked up beside this one have been charged since.
                 self.quotas.check_send(pending.topic)
         except RequestError as bad:
-            self.refuse(pending.call, len(pending.outgoing), bad, pending.started_s)
+            pending.refuse(bad)
             return
         self.stage_alone(pending)
 
@@ -348,7 +350,7 @@ class Sender:
         try:
             self._stage_pending(pending)
         except RequestError as bad:
-            self.refuse(pending.call, len(pending.outgoing), bad, pending.started_s)
+            pending.refuse(bad)
 
     def _stage_pending(self, pending: PendingSend) -> None:
         topic, outgoing = pending.topic, pending.outgoing

@@ -47,9 +47,6 @@ class SendOwner(Protocol):
     requests: RequestTasks
     sent: SentWriter
 
-    def time_for(self, call: HotCall) -> float:
-        """Return how many seconds a call may take."""
-
     def destinations(
         self,
         topic: TopicRow,

@@ -113,15 +113,13 @@ class BrokerContainer:
         """Drain and stop all members, brokers first."""
         clock = self._runtime.clock
         deadline_s = clock.monotonic_s() + grace_s
-        members, leaving = self.members, tuple(self._leaving.values())
+        # A member that is being removed has a shorter grace now, and its remover may be gone.
+        going = (*self.members, *self._leaving.values())
         self._members.clear()
         for role in reversed(_STOP_ORDER):
             left_s = max(1.0, deadline_s - clock.monotonic_s())
             async with asyncio.TaskGroup() as stops:
-                for member in members:
-                    if member.file.config.member.role == role:
-                        stops.create_task(self._container.remove(member.name, left_s))
-                for member in leaving:
+                for member in going:
                     if member.file.config.member.role == role:
                         stops.create_task(member.stop(left_s))
         await self._logs.close()

@@ -6,7 +6,6 @@ container can be told to add one.
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from strata_angelia.cluster_id import ClusterId
@@ -25,6 +24,7 @@ from strata_cli.processes.edges import operator_options
 from strata_edge.choice import choose_edge
 from strata_metadata.channels import ChannelFactory
 from strata_metadata.follower import MetadataFollower, MetadataSources
+from strata_runtime.closing import close_all
 from strata_runtime.listening import endpoint_of, is_loopback
 from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime
@@ -106,6 +106,10 @@ class ContainerPort:
 
     async def stop(self, grace_s: float) -> None:
         """Serve no longer; no change is under way afterwards."""
-        await self._edge.stop(min(grace_s, 1.0))
-        await self._control.stop(min(grace_s, _CHANGE_GRACE_S))
-        await asyncio.gather(self._requests.stop(), self._tasks.stop())
+        await close_all(
+            self.name,
+            lambda: self._edge.stop(min(grace_s, 1.0)),
+            lambda: self._control.stop(min(grace_s, _CHANGE_GRACE_S)),
+            self._requests.stop,
+            self._tasks.stop,
+        )

@@ -33,6 +33,8 @@ class PendingOptions:
             an entry.
         retry_ms: pause before what was refused, or found no queue, is tried again.
         forwards_max: messages on their way to another raft group.
+        forwards_unanswered_max: messages that a raft group may have that has not answered; no
+            others are sent then.
         transaction_check_interval_ms: time between two checks of a half message.
         max_transaction_checks: checks before a half message is given up.
         checks_in_flight_max: checks that are being read and handed to brokers.
@@ -46,6 +48,7 @@ class PendingOptions:
     turn_interval_ms: int = 20
     retry_ms: int = 1_000
     forwards_max: int = 1_000
+    forwards_unanswered_max: int = 100_000
     transaction_check_interval_ms: int = 30_000
     max_transaction_checks: int = 15
     checks_in_flight_max: int = 1_000

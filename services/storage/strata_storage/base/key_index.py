@@ -51,6 +51,20 @@ class KeyIndex(Generic[Key]):
             return ()
         return tuple(known) if isinstance(known, set) else (known,)
 
+    def numbers(self) -> list[int]:
+        """Return the numbers that have keys."""
+        return list(self._keys)
+
+    def keys(self) -> set[Key]:
+        """Return the keys of all numbers; it looks at each of them."""
+        keys: set[Key] = set()
+        for known in self._keys.values():
+            if isinstance(known, set):
+                keys |= known
+            else:
+                keys.add(known)
+        return keys
+
     def pop(self, number: int) -> Iterable[Key]:
         """Take out and return the keys of a number."""
         keys = self.of(number)

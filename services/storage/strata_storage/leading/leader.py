@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.commands import DropKind
 from strata_mq.layout import PartKind, PendingKey
-from strata_mq.leases import Lease
+from strata_mq.leases import Lease, LeaseChange
 from strata_runtime.clock import Clock
 from strata_runtime.turns import Turns
 from strata_state.ports import StateError
@@ -23,7 +23,7 @@ from strata_storage.leading.pops.dead_letters import DeadLetterMover, Exhausted
 from strata_storage.leading.pops.group_interests import GroupInterests
 from strata_storage.leading.pops.holders import Holders
 from strata_storage.leading.pops.lease_calls import LeaseCalls
-from strata_storage.leading.pops.lease_sets import LeaseSets, Section
+from strata_storage.leading.pops.lease_sets import LeaseSet, LeaseSets, Section
 from strata_storage.leading.pops.pop import GroupPopper
 from strata_storage.leading.pops.term_leases import TermLeases
 from strata_storage.leading.pops.waiters import Waiters
@@ -232,7 +232,7 @@ class GroupLeader:
         )
         lost = self.sets.lost.since_ms
         self.sets.check_open()
-        sections: list[Section] = []
+        released = 0
         for holder in self.sets.holders():
             if not holders.is_dead(holder, now_s, silent_too=settled):
                 continue
@@ -246,41 +246,47 @@ class GroupLeader:
                     leases.release_lost(holder, lost, now_ms),
                     leases.release_holder(holder, now_ms, before_ms),
                 )
-                sections += [(lease_set, change) for change in changes if change is not None]
-        if sections:
-            # Nobody waits for it; what is refused is kept and goes with the next entry.
-            self.sets.propose(sections)
-        return sum(len(change.puts) for _, change in sections)
+                released += self._keep(lease_set, changes)
+        # Nobody waits for it; what is refused is kept and goes with the next entry.
+        self.sets.flush_kept()
+        return released
 
     def release_lost(self, limit: int) -> int:
         """Release leases that lost brokers may not have delivered (rule 36); return how many.
 
-        Their holders live and do not know of them. Searches sets until they had `limit` leases;
-        `sets.lost` says whether more wait.
+        Their holders live and do not know of them. Searches sets until these and their leases are
+        `limit`; `sets.lost` says whether more wait.
 
         Raises:
             Refused: not now; it is tried again.
         """
         self.sets.check_open()
         now_ms, lost = self.proposer.now_ms(), self.sets.lost
-        sections: list[Section] = []
-        seen = 0
-        while seen < limit and (lease_set := self.sets.next_of_lost()) is not None:
+        released = seen = 0
+        while seen < limit and lost:
+            seen += 1
+            lease_set = self.sets.next_of_lost()
+            if lease_set is None:
+                continue
             leases = lease_set.leases
-            seen += 1 + leases.in_flight + leases.waiting
-            changes = [
-                change
-                for holder in leases.holders()
-                if (change := leases.release_lost(holder, lost.since_ms, now_ms)) is not None
-            ]
-            if changes:
-                sections += [(lease_set, change) for change in changes]
+            seen += leases.in_flight + leases.waiting
+            count = self._keep(
+                lease_set,
+                [leases.release_lost(holder, lost.since_ms, now_ms) for holder in leases.holders()],
+            )
+            if count:
                 # There may be more of a holder than fit into a change.
                 lost.put_off(lease_set.key)
-        if sections:
-            # Nobody waits for it; what is refused is kept and goes with the next entry.
-            self.sets.propose(sections)
-        return sum(len(change.puts) for _, change in sections)
+            released += count
+        self.sets.flush_kept()
+        return released
+
+    def _keep(self, lease_set: LeaseSet, changes: Sequence[LeaseChange | None]) -> int:
+        """Keep changes of a set to be proposed, as soon as they are made; return their leases."""
+        found = [change for change in changes if change is not None]
+        for change in found:
+            self.sets.keep(lease_set, change)
+        return sum(len(change.puts) for change in found)
 
     def _wake(self, key: ConsumerKey) -> None:
         consumer_group_id, topic_id, queue = key

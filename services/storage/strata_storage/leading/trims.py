@@ -14,8 +14,12 @@ from strata_mq.commands import TrimCommand, TrimmedQueue, encode_trim
 from strata_storage.leading.proposer import Proposer, committed
 from strata_storage.rows.machine import GroupMachine
 
-# A trim by order of an operator, or one of several, frees no rows by their age.
-NOTHING_OLD_MS = 0
+_NOTHING_OLD_MS = 0
+
+
+def trim_of_queues(machine: GroupMachine, trimmed: Sequence[TrimmedQueue]) -> TrimCommand:
+    """Return a trim that frees no rows by their age: by an operator's order, or one of several."""
+    return TrimCommand(machine.low_index, _NOTHING_OLD_MS, trimmed)
 
 
 class Trims:
@@ -80,4 +84,4 @@ class Trims:
         await self._proposer.applied()
 
     async def _begin_later(self, trimmed: Sequence[TrimmedQueue]) -> None:
-        await self.apply(TrimCommand(self._machine.low_index, NOTHING_OLD_MS, trimmed))
+        await self.apply(trim_of_queues(self._machine, trimmed))

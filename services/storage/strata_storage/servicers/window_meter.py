@@ -138,26 +138,9 @@ class WindowMeter:
                 await asyncio.sleep(0)
             self._kept.append(window)
 
-    def keep(self) -> None:
-        """Close a window and keep it for a broker."""
-        self._kept.append(self.close())
-
     def after(self, start_ms: int) -> pb.GetWindowResponse | None:
         """Return the oldest kept window that begins later than a time; None: there is none."""
         return next((window for window in self._kept if window.start_ms > start_ms), None)
-
-    def close(self) -> pb.GetWindowResponse:
-        """Return the window that ends now."""
-        window = self._new_window(self._start_ms())
-        for _ in self._measure(window):
-            pass
-        return window
-
-    def _start_ms(self) -> int:
-        """Return when the window began that ends now."""
-        length_ms = self._options.length_ms
-        # The timer is late rather than early; half a window settles which one ended.
-        return (self._clock.wall_ms() + length_ms // 2) // length_ms * length_ms - length_ms
 
     def _new_window(self, start_ms: int) -> pb.GetWindowResponse:
         return pb.GetWindowResponse(start_ms=start_ms, length_ms=self._options.length_ms)

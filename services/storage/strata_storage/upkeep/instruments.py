@@ -135,6 +135,9 @@ def used_by(engines: Sequence[GroupEngine]) -> dict[str, int]:
         "pending_window": sum(len(leader.pending.timers) for leader in leaders),
         "resolves_max": sum(len(leader.pending.resolver) for leader in leaders),
         "forwards_max": sum(leader.pending.timers.forwards_in_flight for leader in leaders),
+        "forwards_unanswered_max": sum(
+            leader.pending.timers.forwards_unanswered for leader in leaders
+        ),
         "checks_in_flight_max": sum(
             leader.pending.transactions.checks_in_flight for leader in leaders
         ),

@@ -17,7 +17,7 @@ from strata_mq.layout import MESSAGE_DAY_MS, QueueRow, day_of
 from strata_storage.group.engine import GroupEngine
 from strata_storage.leading.oldest_kept import OldestKept
 from strata_storage.leading.pin_sweep import PinSweep
-from strata_storage.leading.trims import NOTHING_OLD_MS
+from strata_storage.leading.trims import trim_of_queues
 from strata_storage.reads.offsets import Offsets
 from strata_storage.rows.machine import GroupMachine
 
@@ -98,7 +98,7 @@ async def plan_trims(
         if row.min_offset == row.next_offset:
             continue
         if len(trimmed) >= terms.queues_max:
-            yield TrimCommand(machine.low_index, NOTHING_OLD_MS, trimmed)
+            yield trim_of_queues(machine, trimmed)
             trimmed = []
         retention_ms = source.retention_ms(topic_id)
         cutoff_ms = terms.now_ms - (terms.default_ms if retention_ms is None else retention_ms)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import google_crc32c
@@ -443,9 +443,7 @@ class GroupAppender:
             for message_id in view.message_ids(part.first, part.count)
         ]
         known = [duplicate_of(at, first) for at, first in enumerate(firsts) if first is not None]
-        return PartResolution(
-            refused.queue, refused.base_offset, refused.outcome, known, refused.kind
-        )
+        return replace(refused, duplicates=known)
 
     def _find(self, topic_id: int, message_id: bytes, now_ms: int, oldest_day: int) -> Place | None:
         """Return where the first message with a known id is: in flight, or by its id row.

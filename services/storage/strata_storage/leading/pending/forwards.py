@@ -44,8 +44,6 @@ from strata_storage.rows.payloads import PayloadReader
 _BATCH_MESSAGES = 256
 # Columns of a message beside its stored bytes, roughly.
 _OVERHEAD_BYTES = 256
-# Messages whose raft group did not answer yet; further messages are not sent then.
-_MAX_SENT = 100_000
 # Pause of a message for which there was only no room; others make some soon.
 _ROOM_MS = 100
 
@@ -100,6 +98,11 @@ class Forwards:
     def __len__(self) -> int:
         return self._in_flight
 
+    @property
+    def unanswered(self) -> int:
+        """Messages that may be in another raft group already."""
+        return len(self._sent)
+
     # Deciding -----------------------------------------------------------------------------------
 
     def begin(self, waiting: Waiting) -> None:
@@ -128,7 +131,7 @@ class Forwards:
         if sent is not None:
             self._in_flight += 1
             return Forward(*sent, waiting)
-        if len(self._sent) + self._in_flight >= _MAX_SENT:
+        if len(self._sent) + self._in_flight >= self._options.forwards_unanswered_max:
             return None
         for queue in _queues_away(waiting):
             move = self._machine.moves.get((row.topic_id, queue))
@@ -226,11 +229,11 @@ class Forwards:
     def _settle(self, batch: Sequence[Forward], places: Sequence[Place | None]) -> None:
         for forward, place in zip(batch, places, strict=True):
             try:
-                # Its topic may have been dropped meanwhile.
                 waiting = self._resolver.find_due(forward.waiting.key)
                 if waiting is None:
-                    continue
-                if place is None:
+                    # It went with its topic meanwhile.
+                    self.ended(forward.waiting.key.ref)
+                elif place is None:
                     self.reschedule(waiting, failed=True)
                 else:
                     self._resolver.discard(waiting, End.FORWARDED)

@@ -112,6 +112,11 @@ class Timers:
         """Messages on their way to other raft groups."""
         return len(self._forwards)
 
+    @property
+    def forwards_unanswered(self) -> int:
+        """Messages that may be in other raft groups already."""
+        return self._forwards.unanswered
+
     def added(self, became: Sequence[tuple[PendingKey, PartKind]]) -> None:
         """Take in messages that became pending, or that were put off."""
         for key, kind in became:

@@ -50,7 +50,8 @@ class Holders:
         stalls: of this process.
         goodbye_s: so long after a goodbye its broker has given back what it did not deliver.
         max_brokers: brokers remembered.
-        max_clients: clients remembered, of all brokers, and clients that said goodbye.
+        max_clients: clients remembered that brokers have, clients seen beside that, and clients
+            that said goodbye.
     """
 
     def __init__(
@@ -86,8 +87,8 @@ class Holders:
         return self._stalls.total_s
 
     def __len__(self) -> int:
-        """Return the clients that brokers have, and those seen beside that."""
-        return len(self._brokers_of) + len(self._seen_at_s)
+        """Return the clients that brokers have, or those seen beside that if they are more."""
+        return max(len(self._brokers_of), len(self._seen_at_s))
 
     def report(
         self,
@@ -167,8 +168,11 @@ class Holders:
     def _keep_limits(self, now_s: float) -> None:
         # Stalls may still be added to the last seconds, so not only just dead ones are kept.
         long_dead_s = now_s - self._stalls.total_s - 2 * self._silence_s
+        while next(iter(self._brokers.values())).heard_at_s < long_dead_s:
+            # A broker that starts again has another boot id: the old one never reports again.
+            self._forget_broker(next(iter(self._brokers)))
         seen, most = self._seen_at_s, self._max_clients
-        while seen and (len(self) > most or next(iter(seen.values())) < long_dead_s):
+        while seen and (len(seen) > most or next(iter(seen.values())) < long_dead_s):
             seen.popitem(last=False)
         if len(self._brokers_of) > most:
             for boot_id, reporter in self._brokers.items():

@@ -14,7 +14,7 @@ from strata_state.rows import ConsumerKey
 from strata_storage.base.errors import Refused
 from strata_storage.base.interests import InterestStream
 from strata_storage.leading.pops.lease_sets import LeaseSet, LeaseSets, Section
-from strata_storage.leading.pops.pop_calls import RETRY_UNREADABLE_MS
+from strata_storage.leading.pops.pop_calls import unreadable_until_ms
 from strata_storage.leading.pops.waiters import Waiters
 from strata_storage.leading.proposer import Proposer, committed
 from strata_storage.reads.offsets import Offsets
@@ -418,10 +418,8 @@ def _release(leases: QueueLeases, ref: LeaseRef, now_ms: int) -> LeaseChange | N
 
 def _put_off(leases: QueueLeases, ref: LeaseRef, now_ms: int) -> LeaseChange | None:
     """Keep a message invisible until its lease would have ended; one that has ended is visible."""
-    visible_at_ms = ref.visible_at_ms or now_ms + RETRY_UNREADABLE_MS
-    change = leases.reschedule_undelivered(
-        ref.offset, ref.lease_number, ref.generation, visible_at_ms
-    )
+    until_ms = unreadable_until_ms(ref.visible_at_ms, now_ms)
+    change = leases.reschedule_undelivered(ref.offset, ref.lease_number, ref.generation, until_ms)
     return _release(leases, ref, now_ms) if change is None else change
 
 

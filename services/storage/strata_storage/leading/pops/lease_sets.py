@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.commands import DropKind, encode_leases
@@ -26,7 +26,6 @@ from strata_storage.leading.brokers import LostBroker
 from strata_storage.leading.pops.lost_takes import LostTakes
 from strata_storage.leading.pops.matches import Matches
 from strata_storage.leading.pops.set_deadlines import SetDeadlines
-from strata_storage.leading.pops.set_holders import SetHolders
 from strata_storage.leading.proposer import Proposer
 from strata_storage.rows.machine import GroupMachine
 from strata_storage.rows.ownership import Topic
@@ -114,7 +113,8 @@ class LeaseSets:
         self._by_topic: KeyIndex[ConsumerKey] = KeyIndex()
         self._by_consumer_group: KeyIndex[ConsumerKey] = KeyIndex()
         self._deadlines = SetDeadlines()
-        self._holders = SetHolders()
+        # By holder of auto-renewed leases; of sets in memory or not, in which it may have some.
+        self._holders: KeyIndex[ConsumerKey] = KeyIndex()
         # Changes decided whose proposal was refused: they go before any other.
         self._kept: list[Section] = []
         # Sets whose head moved over messages that nobody wanted, and since when there are any.
@@ -221,7 +221,8 @@ class LeaseSets:
         self._by_topic.add(key[1], key)
         self._trim(added)
         self.note(added)
-        self.lost.loaded(key)
+        if leases.holders():
+            self.lost.loaded(key)
         self._evict()
         return added
 
@@ -436,42 +437,39 @@ class LeaseSets:
 
     def holders(self) -> list[int]:
         """Return who may hold auto-renewed leases."""
-        return self._holders.holders()
+        return self._holders.numbers()
 
-    def held_by(self, holder: int) -> list[LeaseSet]:
-        """Return the sets in which `holder` has leases, that can be read now.
+    def held_by(self, holder: int) -> Iterator[LeaseSet]:
+        """Yield the sets in which `holder` has leases, that can be read now.
 
-        Forgets holders without any.
+        A change is to be kept before the next one is asked for: that may take the place of an idle
+        set in memory. Forgets holders without any.
         """
-        sets = []
-        for key in self._holders.keys_of(holder):
+        for key in self._holders.of(holder):
             try:
                 found = self.find(key)
             except Refused:
                 # It cannot be read now, and is still known to be the holder's.
                 continue
             if found is not None and found.leases.holds(holder):
-                sets.append(found)
+                yield found
             else:
                 self._holders.discard(holder, key)
-        return sets
 
     def lose(self, lost: Mapping[LostBroker, int]) -> None:
         """Take in which brokers are lost; see `LostTakes.update`."""
-        self.lost.update(lost, self._holders.keys())
+        self.lost.update(lost, self._holders.keys)
 
     def next_of_lost(self) -> LeaseSet | None:
-        """Return a set to be searched for leases of lost brokers; None: there is none now."""
-        while (key := self.lost.take()) is not None:
-            try:
-                found = self.find(key)
-            except Refused:
-                self.lost.put_off(key)
-                continue
-            self.lost.taken(key)
-            if found is not None:
-                return found
-        return None
+        """Return a set that waits in `lost`, see `held_by`; None: it is gone, or cannot be read."""
+        key = self.lost.take()
+        try:
+            found = self.find(key)
+        except Refused:
+            self.lost.put_off(key)
+            return None
+        self.lost.taken(key)
+        return found
 
     # News of apply ------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ that a lost broker's lease, or a load from rows, is added to.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from strata_mq.leases import Lease, LeaseChange
 from strata_state.rows import ConsumerKey
@@ -35,12 +35,14 @@ class LostTakes:
         """Return how many sets wait."""
         return len(self._waiting)
 
-    def update(self, lost: Mapping[LostBroker, int], held: Collection[ConsumerKey]) -> None:
+    def update(
+        self, lost: Mapping[LostBroker, int], held: Callable[[], Iterable[ConsumerKey]]
+    ) -> None:
         """Take in which brokers are lost now.
 
         Args:
             lost: each, and the group time since which its answers may not have arrived.
-            held: all sets with auto-renewed leases.
+            held: finds all sets with auto-renewed leases; asked when a broker is newly lost.
         """
         self.since_ms.clear()
         self.since_ms.update({broker.mark: since_ms for broker, since_ms in lost.items()})
@@ -48,7 +50,7 @@ class LostTakes:
             self._waiting.clear()
         else:
             if not lost.keys() <= self._known:
-                self._waiting.update(dict.fromkeys(held))
+                self._waiting.update(dict.fromkeys(held()))
             self._waiting.update(self._put_off)
         self._put_off.clear()
         self._known = frozenset(lost)
@@ -65,13 +67,16 @@ class LostTakes:
             self._waiting[key] = None
 
     def loaded(self, key: ConsumerKey) -> None:
-        """Take in that a set was read from rows: it may have more than was known of it."""
+        """Take in that a set with auto-renewed leases was read from rows.
+
+        It may have more of them than was known.
+        """
         if self.since_ms:
             self._waiting[key] = None
 
-    def take(self) -> ConsumerKey | None:
-        """Return a set to be searched; None: there is none now."""
-        return self._waiting.popitem()[0] if self._waiting else None
+    def take(self) -> ConsumerKey:
+        """Return one of the sets that wait."""
+        return self._waiting.popitem()[0]
 
     def taken(self, key: ConsumerKey) -> None:
         """Take in that a set that was taken is in memory: to load it marked it once more."""

@@ -15,7 +15,12 @@ from strata_storage.leading.pops.levels import LevelRange
 from strata_storage.rows.ownership import Topic
 
 # When a message that cannot be read is tried again whose lease had no end.
-RETRY_UNREADABLE_MS = 60_000
+_RETRY_UNREADABLE_MS = 60_000
+
+
+def unreadable_until_ms(lease_end_ms: int, now_ms: int) -> int:
+    """Return until when nobody is given a message that cannot be read: its lease would end then."""
+    return lease_end_ms or now_ms + _RETRY_UNREADABLE_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,11 @@ from strata_mq.layout import CqRow
 from strata_runtime.turns import Turns
 from strata_storage.leading.pops.lease_sets import LeaseSet, LeaseSets
 from strata_storage.leading.pops.pop_calls import (
-    RETRY_UNREADABLE_MS,
     Delivered,
     Leased,
     PopCall,
     Scan,
+    unreadable_until_ms,
 )
 from strata_storage.leading.pops.waiters import Waiters
 from strata_storage.leading.proposer import Proposer
@@ -132,9 +132,9 @@ class TakenMessages:
         if lease_set is None:
             return
         lease = leased.lease
-        visible_at_ms = lease.visible_at_ms or self._proposer.now_ms() + RETRY_UNREADABLE_MS
+        until_ms = unreadable_until_ms(lease.visible_at_ms, self._proposer.now_ms())
         change = lease_set.leases.reschedule_undelivered(
-            leased.offset, lease.lease_number, leased.generation, visible_at_ms
+            leased.offset, lease.lease_number, leased.generation, until_ms
         )
         if change is not None:
             self._sets.keep(lease_set, change)
