@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.repo import sources
 
+_FOLDER = Path(__file__).parent
 
-@pytest.fixture(scope="package", autouse=True)
-def _parsed_code() -> Iterator[None]:
-    yield
-    sources.forget()
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Give the parsed code back after the last test that needs it.
+
+    Millions of objects would be looked at after each of the modules that follow. No fixture does
+    it: those of a package end with the session where folders have no `__init__.py`.
+    """
+    if nextitem is None or _FOLDER not in nextitem.path.parents:
+        sources.forget()
 
 
 @pytest.fixture(scope="module", autouse=True)
