@@ -1,16 +1,18 @@
 """Parts that all tests share: stages, lanes of a parallel run, property tests without time limits.
 
-`make test` runs five lanes (pytest-xdist). Tests that share a server stay in one lane, or each
+`make test` runs seven lanes (pytest-xdist). Tests that share a server stay in one lane, or each
 lane would start its own; these long lanes come first. Modules that mostly wait are spread among
-those that mostly compute: five lanes that wait at once leave the processors idle.
+those that mostly compute: seven lanes that wait at once leave the processors idle.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import resource
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -105,6 +107,7 @@ def pytest_collection_finish() -> None:
     """Spare later collections of garbage the modules and the tests: one ends each module."""
     gc.collect()
     gc.freeze()
+    _USED.until_s = _used_s()
 
 
 def _stages(item: pytest.Item) -> tuple[str, ...]:
@@ -114,23 +117,59 @@ def _stages(item: pytest.Item) -> tuple[str, ...]:
     return stages.stages_of(item.nodeid, seed if isinstance(seed, int) else None)
 
 
+def _used_s() -> float:
+    """Return processor seconds of this process, and of those it started that have ended."""
+    used = [resource.getrusage(each) for each in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+@dataclass
+class _Used:
+    """Processor seconds at the last report, and whether it is the last test of this process."""
+
+    until_s: float = field(default_factory=_used_s)
+    is_last: bool = False
+
+
+_USED = _Used()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """See `_Used`."""
+    _USED.is_last = nextitem is None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add to a report how many processor seconds were used since the report before."""
+    report = yield
+    used_s = _used_s()
+    # All servers of a session end with its last test, which is no reason to charge that.
+    report.processor_s = 0.0 if _USED.is_last else used_s - _USED.until_s  # type: ignore[attr-defined]
+    _USED.until_s = used_s
+    return report
+
+
 SPENT_S: defaultdict[str, float] = defaultdict(float)
-"""Seconds by part of `tests/stages.py`, where this process hears of every test."""
+"""Processor seconds by part of `tests/stages.py`, where this process hears of every test."""
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Add up what each part takes."""
     if part := stages.part_of(report.nodeid):
-        SPENT_S[part.start] += report.duration
+        # A test that ended its process has none.
+        SPENT_S[part.start] += getattr(report, "processor_s", 0.0)
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Say which parts took more than their budget: nothing fails for it, the machine is shared."""
+    """Say which parts took more than their budget: nothing fails for it, machines differ."""
     stage = config.getoption("--stage")
     if stage and SPENT_S:
-        terminalreporter.section(f"seconds of {stage}, one lane")
+        total_s = sum(SPENT_S.values())
+        terminalreporter.section(f"{total_s:.0f} seconds of a processor for {stage}, by part")
         for start, spent_s in sorted(SPENT_S.items(), key=lambda each: -each[1]):
             part = stages.part_of(start)
             budget_s = part.budget_in(stage) if part else 0

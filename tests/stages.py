@@ -17,11 +17,11 @@ QUICK, UNIT, TEST, FULL = STAGES = ("quick", "unit", "test", "full")
 VARIABLE = "STRATA_TEST_STAGE"
 """Variable that tells processes and modules the stage of this run."""
 
-LANES = {QUICK: 2, UNIT: 2, TEST: 5, FULL: 3}
-"""Processes that share the tests of a stage (pytest-xdist)."""
+PROCESSORS = 2
+"""Of the machine that the limits are for."""
 
 LIMITS_S = {QUICK: 30, UNIT: 180, TEST: 600, FULL: 2_400}
-"""How long a stage may take on two idle cores."""
+"""How long a stage may take on `PROCESSORS` that are idle."""
 
 SEEDS_IN_TEST = 2
 """Seeds of a simulation in `test`; the other seeds are run by `full`."""
@@ -34,7 +34,8 @@ class Part:
     Attributes:
         start: how the node ids of its tests begin; of several parts the longest counts.
         stage: the first stage in which they run.
-        budget_s: what they may take in that stage, one after another, on two idle cores.
+        budget_s: what they may take in that stage, in seconds of a processor: of the tests' own
+            process and of all that it starts. How many lanes run beside it makes no difference.
         full_s: what they may take in `full`, if they run in an earlier stage and have cases, or
             counts, of `full`; 0: they have none.
         again: they run in `full` too, with higher counts.
