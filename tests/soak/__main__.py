@@ -34,6 +34,8 @@ from tests.soak.load import SoakLoad
 MB = 1_000_000
 SEGMENT_BYTES = 8 * 1024 * 1024
 LEAST_SAMPLES = 30
+LAST_LINES = 50
+"""Of a text log that grew; they tell what it grew by."""
 RETENTION_SHARE = 1 / 12
 """Share of the run: messages are trimmed from the first third on."""
 ALLOWED = {
@@ -97,6 +99,7 @@ class Soak:
             for of, course in by_name.items()
             if not course.is_flat
         ]
+        grown = [name for name, course in courses["written_log_mb"].items() if not course.is_flat]
         return {
             "date": datetime.now(UTC).date().isoformat(),
             "minutes": self._seconds / 60,
@@ -107,6 +110,7 @@ class Soak:
             "delivered": dict(load.delivered),
             "failed_calls": load.failed,
             "errors": list(load.errors),
+            "last_lines": {name: self._last_lines(name) for name in grown},
             "figures": {
                 figure: {of: shown(course) for of, course in sorted(by_name.items())}
                 for figure, by_name in sorted(courses.items())
@@ -121,6 +125,10 @@ class Soak:
             }
             for figure, by_name in self._samples.items()
         }
+
+    def _last_lines(self, name: str) -> list[str]:
+        """Return the end of a log: the folder that it is in goes with the run."""
+        return (self._cluster.data_dir / name / "log").read_text().splitlines()[-LAST_LINES:]
 
     async def _sample(self, load: SoakLoad, processes: Sequence[dict[str, Any]]) -> None:
         began_s = time.monotonic()
