@@ -20,6 +20,7 @@ from strata_edge.front_config import FrontConfig
 from strata_edge.front_process import FrontError, FrontProcess
 from strata_edge.metrics import METRICS
 from strata_edge.options import EdgeOptions
+from strata_runtime.health import Severity
 from strata_runtime.metrics import Metrics
 from strata_runtime.tls import self_signed
 from strata_testing import until
@@ -86,6 +87,29 @@ async def test_a_front_that_cannot_be_restarted_is_tried_again(
     assert front.pid is not None
     # Nothing of the refused start is open.
     assert [end.fileno() for end in pairs[0]] == [-1, -1]
+
+
+async def test_health_tells_that_the_front_is_down(
+    front: FrontProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients cannot reach the broker, which does well itself."""
+    await front.start()
+    assert front.health().problems == ()
+    with monkeypatch.context() as refusing:
+        refusing.setattr(front_process, "_start_process", refuse)
+        await killed(front)
+        await until(lambda: "temporarily unavailable" in front.health().problems[0].detail)
+        (problem,) = front.health().problems
+        assert (problem.kind, problem.state, problem.severity) == (
+            "front",
+            "RESTARTING",
+            Severity.DOWN,
+        )
+    await until(front._ready.is_set, 20.0)
+    assert front.health().problems == ()
+    front.drain()
+    assert await front.drained(20.0)
+    assert front.health().problems == ()
 
 
 async def test_a_front_that_never_starts_says_why(

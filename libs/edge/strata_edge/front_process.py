@@ -28,7 +28,7 @@ from strata_runtime import tls
 from strata_runtime.blocking import run_to_end
 from strata_runtime.certificate_watch import not_read
 from strata_runtime.errors import ConfigError, StrataError, one_line
-from strata_runtime.health import Health
+from strata_runtime.health import Health, Problem, Severity
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
@@ -148,12 +148,15 @@ class FrontProcess:
         self._watching = self._tasks.spawn("watch certificate", self._watch.run())
 
     def health(self) -> Health:
-        """Return what is wrong with the certificate."""
-        health, error = self._watch.health(), self._report.certificate_error
-        if not error:
-            return health
-        problem = not_read(self._certificate, error)
-        return Health(problems=(*health.problems, problem))
+        """Return what is wrong with the certificate, and whether the front serves."""
+        problems = list(self._watch.health().problems)
+        if self._report.certificate_error:
+            problems.append(not_read(self._certificate, self._report.certificate_error))
+        was_up = self._decided.is_set() and not self._stopping
+        if was_up and (self.pid is None or not self._ready.is_set()):
+            detail = self._failure or "it ended"
+            problems.append(Problem("front", "", "RESTARTING", Severity.DOWN, detail))
+        return Health(problems=tuple(problems))
 
     def connections(self) -> int:
         """Return how many clients of gRPC are connected and were not asked to go."""

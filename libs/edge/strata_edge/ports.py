@@ -169,7 +169,7 @@ class Edge(Protocol):
         """Listen for TLS and plaintext on one port; return its number."""
 
     def health(self) -> Health:
-        """Return what is wrong with the edge itself: with its certificate."""
+        """Return what is wrong with the edge itself: its certificate, a front that is down."""
 
     def connections(self) -> int | None:
         """Return how many clients are connected, without those that were asked to go.

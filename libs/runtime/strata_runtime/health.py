@@ -43,6 +43,7 @@ _WORDS = {
     "nameservers": ("nameservers", "REACHED"),
     "certificate": ("certificate", "VALID"),
     "tier": ("tier", "IN_TIME"),
+    "front": ("front process", "SERVING"),
     "process": ("process", "SERVING"),
 }
 """By kind of problem: the words of its log lines, and the state when nothing is wrong."""

@@ -94,6 +94,11 @@ _BY_STATE: dict[tuple[str, str], Advice] = {
     ("process", "RESTARTING"): Advice(
         "strata node list", "read the last lines of its log", "StrataProcessNotReady"
     ),
+    ("front", "RESTARTING"): Advice(
+        "strata cluster health --wait 60",
+        "read the last lines of the broker's log if it does not come back",
+        "StrataProcessNotReady",
+    ),
     ("broker", "UNREACHABLE"): Advice(
         "strata doctor",
         "start the broker, or name another one with --endpoint",

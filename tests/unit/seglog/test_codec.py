@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import google_crc32c
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from strata_seglog.columns import NO_CUT, EntryColumns
@@ -143,6 +143,7 @@ def test_columns_are_read_back_a_stretch_at_a_time(monkeypatch: pytest.MonkeyPat
 
 
 @given(rows=ROWS, first=st.integers(0, 32), last=st.integers(0, 32))
+@example(rows=[(3, False), (5, False)], first=3, last=9)  # a hole
 def test_columns_find_runs_and_terms(rows: list[tuple[int, bool]], first: int, last: int) -> None:
     """Neighbours are found up to a hole, and every live row is in a run of its term."""
     built = _columns(rows)
