@@ -35,7 +35,7 @@ MB = 1_000_000
 SEGMENT_BYTES = 8 * 1024 * 1024
 LEAST_SAMPLES = 30
 LAST_LINES = 50
-"""Of a text log that grew; they tell what it grew by."""
+"""The result has so many of a text log that grew: they tell what it grew by."""
 RETENTION_SHARE = 1 / 12
 """Share of the run: messages are trimmed from the first third on."""
 ALLOWED = {
