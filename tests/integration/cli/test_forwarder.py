@@ -324,6 +324,10 @@ def address_of(server: asyncio.Server) -> str:
     return f"{host}:{port}"
 
 
+# Turns of the event loop until a connection that was accepted last has its handler.
+_ACCEPT_TURNS = 5
+
+
 @asynccontextmanager
 async def listening(answer: Handler) -> AsyncIterator[asyncio.Server]:
     """Run a TCP server, and wait for the end of its connections."""
@@ -337,6 +341,8 @@ async def listening(answer: Handler) -> AsyncIterator[asyncio.Server]:
 
     async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
         yield server
+    for _ in range(_ACCEPT_TURNS):
+        await asyncio.sleep(0)
     await asyncio.gather(*(task for task in handlers if task is not None))
 
 
