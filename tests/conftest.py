@@ -145,9 +145,9 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     """Add to a report how many processor seconds were used since the report before."""
     report = yield
     used_s = _used_s()
+    spent_s, _USED.until_s = used_s - _USED.until_s, used_s
     # All servers of a session end with its last test, which is no reason to charge that.
-    report.processor_s = 0.0 if _USED.is_last else used_s - _USED.until_s  # type: ignore[attr-defined]
-    _USED.until_s = used_s
+    report.processor_s = 0.0 if _USED.is_last else spent_s  # type: ignore[attr-defined]
     return report
 
 

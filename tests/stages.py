@@ -36,7 +36,7 @@ class Part:
         stage: the first stage in which they run.
         budget_s: what they may take in that stage, in seconds of a processor: of the tests' own
             process and of all that it starts. How many lanes run beside it makes no difference.
-        full_s: what they may take in `full`, if they run in an earlier stage and have cases, or
+        full_s: the same in `full`, if they run in an earlier stage and have cases, or
             counts, of `full`; 0: they have none.
         again: they run in `full` too, with higher counts.
     """

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.conftest import lane
+from tests.parts import ports
+from tests.repo import conftest, sources
 from tests.repo.sources import ROOT, nodes_of, tracked
 from tests.stages import (
     FULL,
@@ -77,6 +82,25 @@ def test_budgets_fit_into_the_stage(stage: str) -> None:
     for part in PARTS:
         lanes[lane(part.start)] += part.budget_in(FULL)
     assert max(lanes.values()) <= LIMITS_S[FULL]
+
+
+def test_every_lane_has_ports_of_its_own() -> None:
+    """With more lanes than shares of ports two servers would take one port, now and then."""
+    lanes = re.findall(r"LANES := -n (\d+)", (ROOT / "Makefile").read_text())
+    assert lanes
+    assert max(map(int, lanes)) <= ports.LANES
+
+
+def test_parsed_code_is_given_back_when_the_folder_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each module that follows would be followed by a look at millions of objects."""
+    times: list[int] = []
+    monkeypatch.setattr(sources, "forget", lambda: times.append(1))
+    given_back = []
+    for next_path in (ROOT / "tests/repo/test_tree.py", ROOT / "tests/unit/raft/test_log.py", None):
+        next_item: Any = next_path and SimpleNamespace(path=next_path)
+        conftest.pytest_runtest_teardown(next_item)
+        given_back.append(len(times))
+    assert given_back == [0, 1, 2]
 
 
 def test_nothing_is_left_out_and_nothing_runs_twice_for_nothing() -> None:

@@ -152,8 +152,8 @@ class FrontProcess:
         problems = list(self._watch.health().problems)
         if self._report.certificate_error:
             problems.append(not_read(self._certificate, self._report.certificate_error))
-        was_up = self._decided.is_set() and not self._stopping
-        if was_up and (self.pid is None or not self._ready.is_set()):
+        is_wanted = self._decided.is_set() and not self._stopping
+        if is_wanted and (self.pid is None or not self._ready.is_set()):
             detail = self._failure or "it ended"
             problems.append(Problem("front", "", "RESTARTING", Severity.DOWN, detail))
         return Health(problems=tuple(problems))
