@@ -13,8 +13,8 @@ rather than the caller of `start`. These owners therefore give the same guarante
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Any, TypeVar
 
 from strata_runtime.errors import one_line
@@ -53,7 +53,7 @@ class TaskOwner:
     def __init__(self, owner: str, max_tasks: int) -> None:
         self._owner = owner
         self._max_tasks = max_tasks
-        self._running: set[asyncio.Task[Any]] = set()
+        self._running: dict[asyncio.Task[Any], OnFailure | None] = {}
         self._closed = False
 
     def __len__(self) -> int:
@@ -83,10 +83,11 @@ class TaskOwner:
             if self._closed:
                 raise RuntimeError(f"{self._owner} is stopped, task {name} refused")
             raise TooManyTasksError(f"{self._owner} runs {self._max_tasks} tasks, {name} refused")
-        full_name = f"{self._owner}.{name}"
+        # Thousands of tasks have one name.
+        full_name = sys.intern(f"{self._owner}.{name}")
         task = asyncio.get_running_loop().create_task(work, name=full_name)
-        self._running.add(task)
-        task.add_done_callback(partial(self._ended, full_name, on_failure))
+        self._running[task] = on_failure
+        task.add_done_callback(self._ended)
         return task
 
     async def drain(self, timeout_s: float) -> bool:
@@ -114,15 +115,15 @@ class TaskOwner:
 
     def _running_but_me(self) -> set[asyncio.Task[Any]]:
         # A task may stop its own owner; it must not wait for itself.
-        return self._running - {asyncio.current_task()}
+        return self._running.keys() - {asyncio.current_task()}
 
-    def _ended(self, name: str, on_failure: OnFailure | None, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        on_failure = self._running.pop(task)
         if task.cancelled():
             return
         failure = task.exception()
         if failure is not None:
-            self._failed(name, failure, on_failure)
+            self._failed(task.get_name(), failure, on_failure)
 
     def _failed(self, name: str, failure: BaseException, on_failure: OnFailure | None) -> None:
         """Examine a failure; each kind of owner does what it is there for."""

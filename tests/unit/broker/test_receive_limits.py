@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+
 import pytest
 
 from apache.rocketmq.v2 import definition_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.metadata.requests import Caller
+from strata_testing import until
 from strata_testing.broker import broker_config
+from strata_testing.broker.broker import waiting_receives
 from strata_testing.broker.client import Client, receive_request, received
 from strata_testing.broker.fake_edge import FakeEdge
 from strata_testing.broker.fake_storage import FakeStorage
@@ -73,3 +78,22 @@ async def test_a_receive_that_says_no_wait_leaves_half_a_request_timeout(
     await edge.begin("ReceiveMessage", request, time_left_s=left_s).answer
     (waited_ms,) = waits
     assert wait_ms - 1_000 < waited_ms <= wait_ms
+
+
+async def test_a_receive_that_waits_takes_little_memory(client: Client, app: BrokerApp) -> None:
+    """Ten thousand of them stay below 100 MB with what the edge keeps (`bench/waits.py`)."""
+    first = [client.begin_receive("orders", "g", polling_s=20) for _ in range(10)]
+    await until(lambda: waiting_receives(app) == len(first))
+    gc.collect()
+    tracemalloc.start()
+    others = [client.begin_receive("orders", "g", polling_s=20) for _ in range(200)]
+    await until(lambda: waiting_receives(app) == len(first) + len(others))
+    gc.collect()
+    taken = tracemalloc.take_snapshot()
+    tracemalloc.stop()
+    of_calls = [
+        trace.size for trace in taken.traces if "strata_testing" not in trace.traceback[0].filename
+    ]
+    assert sum(of_calls) / len(others) < 6_000
+    for call in (*first, *others):
+        call.leave()

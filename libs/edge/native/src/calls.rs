@@ -31,23 +31,51 @@ struct Call<'a> {
     deadline: Option<Instant>,
 }
 
-/// Serve a call of any kind.
+/// Serve a call of any kind. Thousands of calls wait at the same time, so what only some calls
+/// need, or only their beginning, is not part of this future.
 pub async fn serve(
     edge: &Rc<Edge>,
     connection: &Rc<Connection>,
-    request: Request<RecvStream>,
+    request: Box<Request<RecvStream>>,
     answer: &mut Answer,
 ) -> Outcome<()> {
+    let Some((call, mut messages)) = begin(edge, connection, *request, answer)? else {
+        return Ok(());
+    };
+    let mut sleep = call.deadline.map(|at| Box::pin(tokio::time::sleep_until(at.into())));
+    let mut work = pin!(async {
+        match call.route.kind {
+            Kind::HotUnary(method) => hot(call, method, false, &mut messages, answer).await,
+            Kind::HotStream(method) => hot(call, method, true, &mut messages, answer).await,
+            Kind::Unary => Box::pin(unary(call, &mut messages, answer)).await,
+            Kind::ServerStream => Box::pin(server_stream(call, &mut messages, answer)).await,
+            Kind::Talk => Box::pin(talk(call, &mut messages, answer)).await,
+        }
+    });
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Ready(outcome) => Poll::Ready(outcome),
+        Poll::Pending => expired(&mut sleep, cx),
+    })
+    .await
+}
+
+/// Look at the headers of a call; None: it is answered.
+fn begin<'a>(
+    edge: &'a Rc<Edge>,
+    connection: &'a Rc<Connection>,
+    request: Request<RecvStream>,
+    answer: &mut Answer,
+) -> Outcome<Option<(Call<'a>, Messages)>> {
     let (head, body) = request.into_parts();
-    let mut messages = Messages::new(edge.clone(), connection.clone(), body);
+    let messages = Messages::new(edge.clone(), connection.clone(), body);
     if head.method != Method::POST {
         answer.end_http(StatusCode::METHOD_NOT_ALLOWED);
-        return Ok(());
+        return Ok(None);
     }
     let kind = head.headers.get(CONTENT_TYPE).map(|value| value.as_bytes());
     if !kind.is_some_and(|kind| kind.starts_with(b"application/grpc")) {
         answer.end_http(StatusCode::UNSUPPORTED_MEDIA_TYPE);
-        return Ok(());
+        return Ok(None);
     }
     let encoding = head.headers.get("grpc-encoding").map(|value| value.as_bytes());
     if encoding.is_some_and(|encoding| encoding != b"identity") {
@@ -64,28 +92,10 @@ pub async fn serve(
     };
     let deadline = timeout_of(&head.headers).and_then(|time| ends_at(Instant::now(), time));
     let route = route.clone();
-    let mut sleep = deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline.into())));
-    let call = Call { edge, connection, route, headers: head.headers, deadline };
     if edge.shared.takes_panic() {
         panic!("ordered by a test");
     }
-    let outcome = {
-        let mut work = pin!(async {
-            match call.route.kind {
-                Kind::HotUnary(method) => hot(call, method, false, &mut messages, answer).await,
-                Kind::HotStream(method) => hot(call, method, true, &mut messages, answer).await,
-                Kind::Unary => unary(call, &mut messages, answer).await,
-                Kind::ServerStream => server_stream(call, &mut messages, answer).await,
-                Kind::Talk => talk(call, &mut messages, answer).await,
-            }
-        });
-        poll_fn(|cx| match work.as_mut().poll(cx) {
-            Poll::Ready(outcome) => Poll::Ready(outcome),
-            Poll::Pending => expired(&mut sleep, cx),
-        })
-        .await
-    };
-    outcome
+    Ok(Some((Call { edge, connection, route, headers: head.headers, deadline }, messages)))
 }
 
 /// As RFC 9113, 6.5.2, counts them.
@@ -187,7 +197,8 @@ async fn hot(
         edge.check_unread_of_connection(who)?;
         None
     };
-    let request = call.first_request(messages).await?;
+    // On the heap, where it ends before the wait for Python begins.
+    let request = Box::pin(call.first_request(messages)).await?;
     if (streams && !edge.parked.borrow().has_room(who))
         || edge.hot_waiting.get() >= edge.options.max_hot_calls
     {

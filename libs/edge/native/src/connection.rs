@@ -67,6 +67,7 @@ pub async fn serve(edge: Rc<Edge>, connection: Rc<Connection>, tcp: TcpStream) {
             Some(Ok((request, respond))) => {
                 let stream = u32::from(respond.stream_id());
                 let (edge, connection) = (edge.clone(), connection.clone());
+                let request = Box::new(request);
                 spawn_local(async move {
                     serve_call(&edge, &connection, request, respond).await;
                     connection.frames.borrow_mut().forget(stream);
@@ -165,7 +166,7 @@ async fn begin(edge: &Edge, connection: &Connection, tcp: TcpStream) -> Option<B
 async fn serve_call(
     edge: &Rc<Edge>,
     connection: &Rc<Connection>,
-    request: Request<RecvStream>,
+    request: Box<Request<RecvStream>>,
     respond: SendResponse<Bytes>,
 ) {
     let mut answer = Answer::new(respond);

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from strata_broker.base import errors
@@ -86,7 +87,7 @@ class Admitted:
         Raises:
             RequestError: TOO_MANY_REQUESTS.
         """
-        owner = (("namespace", namespace),)
+        owner = _namespace_owner(namespace)
         if not self._admission.calls.try_take(owner):
             raise errors.too_many_requests()
         self.namespace = owner
@@ -129,11 +130,7 @@ class Admission:
         most = self._options.most_request_bytes
         if size_bytes > most:
             raise RequestError(Code.PAYLOAD_TOO_LARGE, f"a request has at most {most} bytes")
-        owners = (
-            ("client", client_id),
-            ("connection", peer),
-            ("address", peer.rpartition(":")[0]),
-        )
+        owners = _owners(client_id, peer)
         if not self.calls.try_take(owners):
             raise errors.too_many_requests()
         if not self._byte_shares.try_take(owners, size_bytes):
@@ -156,3 +153,14 @@ class Admission:
         self._byte_shares.give_back(admitted.owners, admitted.size_bytes)
         self._limit.give_back()
         self._bytes.give_back(admitted.size_bytes)
+
+
+# A client has many calls that wait, and each of them keeps its owners.
+@lru_cache(maxsize=1024)
+def _owners(client_id: str, peer: str) -> tuple[Owner, ...]:
+    return ("client", client_id), ("connection", peer), ("address", peer.rpartition(":")[0])
+
+
+@lru_cache(maxsize=64)
+def _namespace_owner(namespace: str) -> tuple[Owner, ...]:
+    return (("namespace", namespace),)

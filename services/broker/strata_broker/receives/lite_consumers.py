@@ -196,9 +196,12 @@ class LiteConsumers:
         """Wait until the client may have messages, or the waiter is done otherwise."""
         waiting = self._waiting[key]
         waiting[waiter] = None
+        # `asyncio.wait` takes a kilobyte more, for each of thousands that wait.
+        timer = asyncio.get_running_loop().call_later(timeout_s, _wake, waiter)
         try:
-            await asyncio.wait((waiter,), timeout=timeout_s)
+            await waiter
         finally:
+            timer.cancel()
             del waiting[waiter]
             if not waiting:
                 self._waiting.pop(key, None)
@@ -210,3 +213,8 @@ class LiteConsumers:
         of_place.pop(consumer, None)
         if not of_place:
             del self._by_place[place]
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

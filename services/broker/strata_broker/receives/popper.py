@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 
 from strata.storage.v1 import storage_pb2
 from strata_broker.base import errors
@@ -115,7 +116,7 @@ class Popper:
         seat = self._room.enter(
             target.line,
             ticket,
-            lambda line: self._next_look_s(target, line),
+            partial(self._next_look_s, target),
             client_id=target.client_id,
         )
         try:

@@ -29,7 +29,7 @@ from strata_broker.clients.provision import Provisioner
 from strata_broker.clients.sessions import Client, Sessions
 from strata_broker.clients.settings import group_policy
 from strata_broker.metadata.filters import Filters
-from strata_broker.metadata.metadata import Name, TopicRow
+from strata_broker.metadata.metadata import TopicRow
 from strata_broker.metadata.places import ANY_QUEUE, PopPlace, Wanted, named_queue
 from strata_broker.metadata.requests import Caller, caller_of, language_of, milliseconds
 from strata_broker.receives.answer_room import AnswerRoom, AnswerShare
@@ -37,8 +37,8 @@ from strata_broker.receives.deliver import Deliverer, given_by
 from strata_broker.receives.popping_calls import PoppingCall, check_invisible
 from strata_broker.receives.pops import Pops
 from strata_broker.receives.targets import ReceiveTarget
+from strata_broker.receives.under_way import CheckedReceive, UnderWay
 from strata_broker.receives.waiting_room import WaitingRoom
-from strata_broker.storage_client.pop_ends import PopTicket
 from strata_edge.ports import HotCall
 from strata_mq.access import Action, ResourceKind
 from strata_mq.layout import key_hash
@@ -56,26 +56,6 @@ RECEIVE = "ReceiveMessage"
 # the one before, so it must not get two of one message group.
 _GO = "GO"
 _DAY_MS = 86_400_000
-
-
-class CheckedReceive(NamedTuple):
-    """A checked request."""
-
-    client_id: str
-    group: Name
-    topic: TopicRow
-    wanted: Wanted
-    max_messages: int
-    invisible_ms: int
-    auto_renew: bool
-    attempt: int
-    # The client repeats the attempt if it gets no answer.
-    names_attempt: bool
-    wait_ms: int
-    expression: str
-    message_filter: storage_pb2.Filter
-    one_per_message_group: bool
-    language: int
 
 
 class _Popped(NamedTuple):
@@ -134,7 +114,7 @@ class Receiver:
         self._surplus = 0
         self._max_surplus = config.receive.max_surplus
         metrics.gauge("strata_broker_surplus_receives", lambda: self._surplus)
-        self._waiting: dict[HotCall, tuple[asyncio.Task[None], PopTicket]] = {}
+        self._waiting: dict[HotCall, UnderWay] = {}
         self._ending = False
 
     @property
@@ -186,22 +166,22 @@ class Receiver:
         client.language = client.language or receive.language
         topic = (receive.topic.namespace, receive.topic.name)
         self._sessions.subscribed(client, receive.group, topic, receive.expression)
-        ticket = self._ender.ticket()
-        task = self._requests.spawn(
-            "receive",
-            self._serve(call, receive, client, ticket, started_s),
-            lambda _: self._refuse(call, unexpected(), started_s),
+        under_way = UnderWay(
+            self,
+            call,
+            receive,
+            client=client,
+            ticket=self._ender.ticket(),
+            admitted=admitted,
+            started_s=started_s,
         )
-        self._waiting[call] = task, ticket
+        task = under_way.task = self._requests.spawn(
+            "receive", self._serve(under_way), under_way.on_failure
+        )
+        self._waiting[call] = under_way
         # A task that is cancelled before it begins runs none of its own code.
-        task.add_done_callback(lambda _: self._ended(call, admitted))
-
-        def cancelled() -> None:
-            self._gone(task, ticket)
-            if receive.auto_renew:
-                self._unclaimed.cancelled(receive.client_id, started_s)
-
-        call.on_gone(cancelled)
+        task.add_done_callback(under_way.on_end)
+        call.on_gone(under_way.on_gone)
 
     def _refuse_later(self, call: HotCall, failure: RequestError, started_s: float) -> None:
         """Refuse a receive that is too many, after a pause: who asks again at once has to wait."""
@@ -223,28 +203,39 @@ class Receiver:
         A pop that takes leases after this finds its call answered and releases them.
         """
         self._ending = True
-        for call, (task, ticket) in self._waiting.items():
+        for call, under_way in self._waiting.items():
             call.complete(wire.nothing(self._clock.wall_ms()))
-            self._gone(task, ticket)
+            self._end(under_way)
 
-    def _gone(self, task: asyncio.Task[None], ticket: PopTicket) -> None:
+    def failed(self, under_way: UnderWay) -> None:
+        """See `under_way.Server`."""
+        self._refuse(under_way.call, unexpected(), under_way.started_s)
+
+    def ended(self, under_way: UnderWay) -> None:
+        """See `under_way.Server`."""
+        del self._waiting[under_way.call]
+        under_way.admitted.leave()
+
+    def client_gone(self, under_way: UnderWay) -> None:
+        """See `under_way.Server`."""
+        self._end(under_way)
+        if under_way.receive.auto_renew:
+            self._unclaimed.cancelled(under_way.receive.client_id, under_way.started_s)
+
+    def _end(self, under_way: UnderWay) -> None:
         """End a pop whose client has gone.
 
         One that waits in line leaves it at once and took nothing; one that takes leases right now
         is answered, and its messages are released. Only one that storage does not end is given up.
         """
-        self._ender.end(ticket)
+        assert under_way.task is not None
+        self._ender.end(under_way.ticket)
         grace_s = self._config.receive.gone_grace_ms / 1000
-        asyncio.get_running_loop().call_later(grace_s, task.cancel)
+        asyncio.get_running_loop().call_later(grace_s, under_way.task.cancel)
 
-    async def _serve(
-        self,
-        call: HotCall,
-        receive: CheckedReceive,
-        client: Client,
-        ticket: PopTicket,
-        started_s: float,
-    ) -> None:
+    async def _serve(self, under_way: UnderWay) -> None:
+        call, receive, client = under_way.call, under_way.receive, under_way.client
+        ticket = under_way.ticket
         client.open_calls += 1
         share = self._room.share(receive.topic.topic_id)
         number = 0
@@ -272,15 +263,15 @@ class Receiver:
             )
             raft_group, response = await self._popper.pop(
                 target,
-                lambda topic, place: self._pop(receive, client, group, topic, place, share.ask()),
+                partial(self._pop, receive, client, group, share),
                 receive.wait_ms,
                 ticket,
             )
             popped = _Popped(raft_group, response, number, ticket.trouble(), share)
             if await self._deliver(call, receive, group, popped=popped):
-                self._recorder.answered(RECEIVE, Code.OK, started_s)
+                self._recorder.answered(RECEIVE, Code.OK, under_way.started_s)
         except RequestError as bad:
-            self._refuse(call, bad, started_s)
+            self._refuse(call, bad, under_way.started_s)
         except asyncio.CancelledError:
             self._takebacks.take_back_unseen(ticket.request, number)
             raise
@@ -330,10 +321,6 @@ class Receiver:
             raft_group, topic_id, answer.size_bytes, from_leader=not response.applied_index
         )
         return True
-
-    def _ended(self, call: HotCall, admitted: Admitted) -> None:
-        del self._waiting[call]
-        admitted.leave()
 
     async def _read(
         self, receive: CheckedReceive, group: meta_pb2.ConsumerGroup, popped: _Popped
@@ -459,10 +446,11 @@ class Receiver:
         receive: CheckedReceive,
         client: Client,
         group: meta_pb2.ConsumerGroup,
+        share: AnswerShare,
         topic: TopicRow,
         place: PopPlace,
-        room_bytes: int,
     ) -> storage_pb2.PopRequest:
+        room_bytes = share.ask()
         latest = self._config.receive.start_from_latest
         spread = self._reads.spread.begin(
             place.raft_group, receive.topic.topic_id, group.consumer_group_id
