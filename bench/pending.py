@@ -33,6 +33,7 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import CallContext
 from strata_mq.layout import BatchBuilder, OutgoingMessage, PartKey, PartKind
 from strata_runtime.clock import SystemClock
+from strata_runtime.memory_return import MemoryReturn
 from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime
 from strata_storage.base.config import StorageConfig
@@ -207,6 +208,10 @@ class Run:
 async def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, object]:
     """Start a node, store, receive."""
     server = LocalServer()
+
+    def on_fatal(name: str, error: BaseException) -> None:
+        sys.exit(f"{name}: {error!r}")
+
     app = lone_storage_app(
         StorageConfig(ballast_bytes=0),
         folder / "storage",
@@ -215,9 +220,12 @@ async def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, obje
             SystemClock(),
             random.random,
             Metrics.disabled(),
-            lambda name, error: sys.exit(f"{name}: {error!r}"),
+            on_fatal,
         ),
     )
+    # As every process of the product has it.
+    memory_return = MemoryReturn(Metrics(), on_fatal)
+    await memory_return.start()
     await app.start()
     assert server.handler is not None
     run = Run(server.handler, arguments.count, arguments.body_bytes)
@@ -243,6 +251,7 @@ async def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, obje
         **run.arrivals.result(),
     }
     await app.stop(1.0)
+    await memory_return.stop(1.0)
     return result
 
 

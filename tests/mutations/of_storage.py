@@ -430,6 +430,39 @@ OF_STORAGE = (
         "no such message",
     ),
     Mutation(
+        "leave-an-attempt-with-its-first-broker",
+        36,
+        "libs/mq/strata_mq/leases/queue_leases.py",
+        "            if request.broker and lease.broker and lease.broker != request.broker:",
+        "            if False:",
+        (
+            "tests/integration/storage/test_attempts_elsewhere.py::test_what_the_first_broker_gives_back_stays_with_the_client",
+        ),
+        "assert await release\\(node, first\\) == 0",
+    ),
+    Mutation(
+        "give-an-attempt-back-to-a-late-pop",
+        36,
+        "services/storage/strata_storage/leading/pops/queue_order.py",
+        "        return call.take.broker in self._passed_on.get(_attempt_of(call), ())",
+        "        return False",
+        (
+            "tests/integration/storage/test_attempts_elsewhere.py::test_a_late_pop_of_the_first_broker_takes_nothing",
+        ),
+        "assert await pop\\(node, FIRST, repeated=True\\) == \\[\\]",
+    ),
+    Mutation(
+        "tell-a-broker-of-leases-of-another",
+        36,
+        "services/storage/strata_storage/leading/pops/pop.py",
+        "                if not lease.broker or lease.broker == call.take.broker",
+        "                if True",
+        (
+            "tests/integration/storage/test_attempts_elsewhere.py::test_a_late_pop_of_the_first_broker_takes_nothing",
+        ),
+        "assert await pop\\(node, FIRST, repeated=True, taken_only=True\\) == \\[\\]",
+    ),
+    Mutation(
         "answer-a-repeat-before-the-first-is-committed",
         37,
         "services/storage/strata_storage/leading/proposer.py",

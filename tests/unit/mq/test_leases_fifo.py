@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from strata_mq.leases.queue_leases import QueueLeases
 from tests.unit.mq.lease_examples import (
+    HOLDER,
     LATER_MS,
     NOW_MS,
     ack,
@@ -104,3 +107,36 @@ def test_one_per_message_group_gives_the_next_message_only_after_the_ack() -> No
     again = leases.take(ask, LATER_MS + 2, 5, ()).leases
     assert offsets(list(again)) == [1, 2]
     assert [lease.attempts for _, lease in again] == [2, 2]
+
+
+def test_an_attempt_goes_on_through_another_broker() -> None:
+    """Its leases are that broker's then: what the first one says of them is of no lease any more.
+
+    Its client works on what the other broker gave it, and must not lose it to somebody else.
+    """
+    leases = QueueLeases(head=0)
+    runs = columns(3, groups=[7, 7, 7])
+    first = leases.take(request(2, fifo=True, attempt=42, broker=1), NOW_MS, 3, runs)
+    again = leases.take(request(2, fifo=True, attempt=42, broker=2), NOW_MS + 5, 3, runs)
+    assert again.repeated
+    assert offsets(list(again.leases)) == [0, 1]
+    assert again.change is not None
+    assert list(again.change.puts) == list(again.leases)
+    for (offset, before), (_, after) in zip(first.leases, again.leases, strict=True):
+        assert (after.broker, after.attempts, after.taken_at_ms) == (2, 1, NOW_MS + 5)
+        assert leases.release_undelivered(offset, before.lease_number, 0, NOW_MS + 6) is None
+        assert not ack(leases, offset, before, NOW_MS + 6)
+        assert ack(leases, offset, after, NOW_MS + 6)
+    assert leases.in_flight == 0
+
+
+def test_the_life_of_an_attempt_begins_again_with_the_broker_that_gives_it() -> None:
+    """Else its loss could not be told from that of the first one."""
+    leases = QueueLeases(head=0, auto_renew_limit_ms=1_000)
+    pop = request(1, fifo=True, auto_renew=True, attempt=42, broker=1)
+    leases.take(pop, NOW_MS, 1, columns(1))
+    leases.take(replace(pop, broker=2), NOW_MS + 600, 1, columns(1))
+    assert leases.release_lost(HOLDER, {1: NOW_MS - 9}, NOW_MS + 700) is None
+    assert leases.expire(NOW_MS + 1_100) == (None, [])
+    assert leases.next_deadline_ms() == NOW_MS + 1_600
+    assert leases.release_lost(HOLDER, {2: NOW_MS + 500}, NOW_MS + 1_200) is not None

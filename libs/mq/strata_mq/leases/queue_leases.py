@@ -141,7 +141,7 @@ class QueueLeases(EndingLeases):
         if request.fifo and request.attempt:
             repeated = self.of_attempt(request.attempt, now_ms)
             if repeated:
-                return Taken(repeated, None, repeated=True)
+                return self._give_again(repeated, request, now_ms)
         puts: dict[int, Lease] = {}
         self._expire_due(now_ms, puts)
         batch = TakeBatch(request, now_ms)
@@ -158,6 +158,30 @@ class QueueLeases(EndingLeases):
             return Taken((), None)
         change = LeaseChange(self.generation, self.head, head_changed, tuple(puts.items()))
         return Taken(batch.taken, change)
+
+    def _give_again(
+        self, held: Sequence[tuple[int, Lease]], request: TakeRequest, now_ms: int
+    ) -> Taken:
+        """Give the leases of an attempt once more.
+
+        Through another broker they get its mark and new numbers: what the first broker still says
+        of them, or its loss, concerns nobody any more (rule 36).
+        """
+        moved: dict[int, Lease] = {}
+        for offset, lease in held:
+            if request.broker and lease.broker and lease.broker != request.broker:
+                moved[offset] = lease._replace(
+                    lease_number=lease.lease_number + 1,
+                    broker=request.broker,
+                    taken_at_ms=now_ms,
+                )
+        if not moved:
+            return Taken(held, None, repeated=True)
+        self._rows.update(moved)
+        for offset, lease in moved.items():
+            self._deadlines.push(self._deadlines.of(lease), (offset,), self.in_flight)
+        given = [(offset, moved.get(offset, lease)) for offset, lease in held]
+        return Taken(given, self._puts_change(moved), repeated=True)
 
     def of_attempt(self, attempt: int, now_ms: int) -> list[tuple[int, Lease]]:
         """Return the leases that pops of an attempt took and that still hold."""

@@ -208,16 +208,16 @@ class Receiver:
             self._end(under_way)
 
     def failed(self, under_way: UnderWay) -> None:
-        """See `under_way.Server`."""
+        """See `under_way.ReceiveOwner`."""
         self._refuse(under_way.call, unexpected(), under_way.started_s)
 
     def ended(self, under_way: UnderWay) -> None:
-        """See `under_way.Server`."""
+        """See `under_way.ReceiveOwner`."""
         del self._waiting[under_way.call]
         under_way.admitted.leave()
 
     def client_gone(self, under_way: UnderWay) -> None:
-        """See `under_way.Server`."""
+        """See `under_way.ReceiveOwner`."""
         self._end(under_way)
         if under_way.receive.auto_renew:
             self._unclaimed.cancelled(under_way.receive.client_id, under_way.started_s)

@@ -38,8 +38,8 @@ class CheckedReceive(NamedTuple):
     language: int
 
 
-class Server(Protocol):
-    """Whoever serves receives."""
+class ReceiveOwner(Protocol):
+    """The one that serves receives."""
 
     def failed(self, under_way: UnderWay) -> None:
         """Answer a receive whose task raised something unexpected."""
@@ -55,7 +55,7 @@ class UnderWay:
     """See the module docstring.
 
     Args:
-        server: hears of its ends.
+        owner: hears of its ends.
         call: to answer.
         receive: what it asks for.
         client: who asks.
@@ -65,7 +65,7 @@ class UnderWay:
     """
 
     __slots__ = (
-        "_server",
+        "_owner",
         "admitted",
         "call",
         "client",
@@ -77,7 +77,7 @@ class UnderWay:
 
     def __init__(
         self,
-        server: Server,
+        owner: ReceiveOwner,
         call: HotCall,
         receive: CheckedReceive,
         *,
@@ -86,7 +86,7 @@ class UnderWay:
         admitted: Admitted,
         started_s: float,
     ) -> None:
-        self._server = server
+        self._owner = owner
         self.call = call
         self.receive = receive
         self.client = client
@@ -97,12 +97,12 @@ class UnderWay:
 
     def on_failure(self, _: BaseException) -> None:
         """Tell that the task raised something unexpected."""
-        self._server.failed(self)
+        self._owner.failed(self)
 
     def on_end(self, _: asyncio.Task[None]) -> None:
         """Tell that the task has ended."""
-        self._server.ended(self)
+        self._owner.ended(self)
 
     def on_gone(self) -> None:
         """Tell that the client has gone."""
-        self._server.client_gone(self)
+        self._owner.client_gone(self)

@@ -164,7 +164,9 @@ class GroupPopper:
             try:
                 future = self._sets.propose(scan.sections)
             except Refused:
-                self._give_back(scan)
+                # A repeat's leases may be its client's; their changes go with the next entry.
+                if not scan.repeated:
+                    self._give_back(scan)
                 raise
             await committed(future)
         else:
@@ -214,7 +216,8 @@ class GroupPopper:
         if call.repeated and call.take.attempt:
             self._take_again(call, scan)
         # A lease for nobody would keep the message from everybody else.
-        if not (scan.leases or call.taken_only or call.is_gone()):
+        is_for_nobody = call.is_gone() or self.order.is_passed_on(call)
+        if not (scan.leases or call.taken_only or is_for_nobody):
             self._take(call, scan)
             self._arm(call, scan)
         return scan
@@ -327,7 +330,12 @@ class GroupPopper:
             lease_set = self._sets.find((call.consumer_group_id, call.topic.topic_id, queue))
             if lease_set is None:
                 continue
-            leases = lease_set.leases.of_attempt(call.take.attempt, now_ms)
+            leases = [
+                (offset, lease)
+                for offset, lease in lease_set.leases.of_attempt(call.take.attempt, now_ms)
+                # The client may have gone on with the attempt to another broker.
+                if not lease.broker or lease.broker == call.take.broker
+            ]
             if leases:
                 again = Taken(leases, None, repeated=True)
                 self._add_leases(scan, call, lease_set, again, lease_set.leases.head)
@@ -342,7 +350,11 @@ class GroupPopper:
         leases = lease_set.leases
         now_ms = self._proposer.now_ms()
         # A repeat finds its leases although nothing is ready.
-        asks_again = call.take.fifo and leases.of_attempt(call.take.attempt, now_ms)
+        asks_again = (
+            leases.of_attempt(call.take.attempt, now_ms)
+            if call.take.fifo and call.take.attempt
+            else ()
+        )
         if not asks_again and not leases.peek_ready(now_ms, row.next_offset):
             return
         request = call.take
@@ -357,6 +369,8 @@ class GroupPopper:
         )
         head = leases.head
         taken = leases.take(request, now_ms, row.next_offset, columns)
+        if taken.repeated and taken.change is not None:
+            self.order.pass_on(call, {lease.broker for _, lease in asks_again})
         self._add_leases(scan, call, lease_set, taken, head)
 
     def _add_leases(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from strata.storage.v1 import storage_pb2 as pb
@@ -32,6 +32,8 @@ class QueueOrder:
         self._turns: OrderedDict[tuple[int, int], int] = OrderedDict()
         # FIFO: (consumer group, topic, attempt) -> queues that served it, asked first on a repeat.
         self._attempts: OrderedDict[tuple[int, int, int], tuple[int, ...]] = OrderedDict()
+        # The same -> marks of the brokers through which its leases are not given any more.
+        self._passed_on: OrderedDict[tuple[int, int, int], frozenset[int]] = OrderedDict()
 
     def sealed(self, call: PopCall) -> Sequence[tuple[int, MoveRow]]:
         """Return which of the queues that a pop asks for are sealed, and where they went.
@@ -86,7 +88,7 @@ class QueueOrder:
 
     def remember_attempt(self, call: PopCall, scan: Scan) -> None:
         """Let a repeat of an ordered group's pop look first where it was served."""
-        key = (call.consumer_group_id, call.topic.topic_id, call.take.attempt)
+        key = _attempt_of(call)
         self._attempts[key] = tuple(
             islice(
                 dict.fromkeys(leased.lease_set.key[2] for leased in scan.leases),
@@ -95,3 +97,23 @@ class QueueOrder:
         )
         if len(self._attempts) > self._options.attempts_max:
             self._attempts.popitem(last=False)
+
+    def pass_on(self, call: PopCall, brokers: Iterable[int]) -> None:
+        """Note that an attempt's leases are given through another broker than these (marks)."""
+        key = _attempt_of(call)
+        before = self._passed_on.pop(key, frozenset())
+        self._passed_on[key] = before.union(brokers) - {call.take.broker}
+        if len(self._passed_on) > self._options.attempts_max:
+            self._passed_on.popitem(last=False)
+
+    def is_passed_on(self, call: PopCall) -> bool:
+        """Whether the client of a pop has gone on with its attempt to another broker.
+
+        The pop was under way for long, and takes nothing: its answer would reach nobody, and the
+        client works on what the other broker gave it.
+        """
+        return call.take.broker in self._passed_on.get(_attempt_of(call), ())
+
+
+def _attempt_of(call: PopCall) -> tuple[int, int, int]:
+    return call.consumer_group_id, call.topic.topic_id, call.take.attempt
