@@ -136,9 +136,11 @@ class Seat:
             self.line.looking -= 1
 
     def _time_over(self) -> None:
-        if self.waits:
-            self.line.catch_up()
-        self._ended()
+        try:
+            if self.waits:
+                self.line.catch_up()
+        finally:
+            self._ended()
 
     def _ended(self) -> None:
         if self.waits:
