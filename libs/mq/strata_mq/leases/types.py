@@ -41,7 +41,7 @@ class Lease(NamedTuple):
     auto_renewed: bool
     # Length of the stored message, so that a redelivery keeps to max_bytes too.
     length: int = 0
-    # Mark of the broker through which the lease was taken, 0 for none, or when it was changed.
+    # Mark of the broker that gave it last, 0 for none, or when it was changed.
     broker: int = 0
 
     @property
