@@ -17,6 +17,7 @@ from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as service
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
+from strata_mq.layout import BLOCK_MESSAGES
 from strata_sim.edge import CallRefused, Disconnected, SimConnection
 from strata_sim.network import SimNetwork
 
@@ -81,7 +82,8 @@ class SimClient:
     def new_message_id(self) -> str:
         """Return an id of the protocol's form, used once."""
         self._ids += 1
-        return f"01{self._prefix}{self._ids:08X}"
+        # Four are a block: the few messages of a seed have to go to all raft groups.
+        return f"01{self._prefix}{self._ids * BLOCK_MESSAGES // 4:08X}"
 
     async def send(
         self,

@@ -6,6 +6,7 @@ and its outcome is unknown.
 
 import itertools
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,6 +30,7 @@ SHORT_TIMES = {
     "STRATA_RECEIVE_MIN_POLLING_MS": "200",
 }
 """Environment of a process that allows both: what waits for a lease to run out waits shortly."""
+SECONDS_TO_2021 = 1_609_459_200
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 
@@ -91,7 +93,7 @@ class Client:
         self.stub = service_pb2_grpc.MessagingServiceStub(self._channel)
         self.admin = admin_pb2_grpc.AdminServiceStub(self._channel)
         self._ids = itertools.count()
-        self._prefix = os.urandom(12).hex().upper()
+        self._prefix = os.urandom(8).hex().upper()
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
@@ -105,7 +107,8 @@ class Client:
 
     def new_message_id(self) -> str:
         """Return an id of the protocol's form, 34 hexadecimal digits, used once."""
-        return f"01{self._prefix}{next(self._ids):08X}"
+        made_s = int(time.time()) - SECONDS_TO_2021
+        return f"01{self._prefix}{made_s:08X}{next(self._ids):08X}"
 
     async def send(
         self, topic: str, messages: Sequence[tuple[str, bytes]], message_group: str = ""

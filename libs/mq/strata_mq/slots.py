@@ -1,4 +1,4 @@
-"""Placement of queues: slots, the FIFO queue of a message group, rendezvous hashing.
+"""Placement of queues and messages: slots, the queue of a message group, rendezvous hashing.
 
 Pure arithmetic (rules 19 and 23); the results are part of the stored layout and never change.
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import groupby
 from zlib import crc32
 
 from strata_mq.layout.hashing import text_hash
+from strata_mq.layout.id_times import block_of
 
 SLOT_COUNT = 4096
 
@@ -80,6 +82,25 @@ def lite_home(queue: int, queue_count: int) -> int:
     return (queue - FIRST_LITE_QUEUE) % queue_count
 
 
+def preferred_group(message_id: bytes, raft_groups: tuple[int, ...]) -> int:
+    """Return the raft group of a message that may go to any queue (docs/adr/0073).
+
+    Successive messages of one client prefer the same one, so that messages which arrive together
+    are one raft entry, not one for each raft group. A repeat has its id, so it prefers the same.
+
+    Args:
+        message_id: 17 bytes.
+        raft_groups: at least one, by number.
+
+    Raises:
+        ValueError: there is no raft group.
+    """
+    block = block_of(message_id)
+    if block is None:
+        return rendezvous(message_id, raft_groups)
+    return _preferred_by_block(block, raft_groups)
+
+
 def rendezvous(key: bytes, candidates: Sequence[int]) -> int:
     """Return the candidate that `key` prefers; the order of the candidates does not matter.
 
@@ -102,6 +123,10 @@ def rendezvous(key: bytes, candidates: Sequence[int]) -> int:
         if score > best_score or (score == best_score and candidate > best):
             best, best_score = candidate, score
     return best
+
+
+# Clients that send at once have a block each; one entry takes about 200 bytes.
+_preferred_by_block = lru_cache(maxsize=4096)(rendezvous)
 
 
 def striped_slots(raft_groups: Sequence[int]) -> list[int]:

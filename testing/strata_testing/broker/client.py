@@ -14,11 +14,20 @@ def resource(name: str, namespace: str = "") -> definition_pb2.Resource:
     return definition_pb2.Resource(resource_namespace=namespace, name=name)
 
 
+# With this address the messages 1 to 8 prefer 1, 1, 2, 2, 1, 2, 1, 1 of the raft groups 1 and 2.
+_ADDRESS = 0x964
+
+
+def id_of(number: int) -> str:
+    """The official id of a message, each of another process: they prefer different raft groups."""
+    return f"01{_ADDRESS:08X}{number:08X}{0:08X}{number:08X}"
+
+
 def message(
     topic: str, number: int, *, body: bytes = b"body", namespace: str = "", **properties: Any
 ) -> definition_pb2.Message:
     """A message with an official id."""
-    properties.setdefault("message_id", f"01{number:032X}")
+    properties.setdefault("message_id", id_of(number))
     properties.setdefault("message_type", definition_pb2.NORMAL)
     system = definition_pb2.SystemProperties(**properties)
     system.born_timestamp.seconds = 1_700_000_000

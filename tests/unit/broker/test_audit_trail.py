@@ -180,7 +180,7 @@ async def test_events_are_messages_of_a_topic() -> None:
         await until(lambda: broker.app.view.topic("", AUDIT_TOPIC) is not None)
         status, messages = await _all(broker)
     assert status == definition_pb2.OK
-    [message] = messages
+    message = messages[0]  # the consumer's first receive may have made the second event
     body = json.loads(message.body)
     assert (body["event"], body["rpc"]) == ("changed", "CreateTopic")
     assert message.system_properties.tag == "changed"

@@ -15,7 +15,7 @@ from strata_broker.base.config import BrokerConfig
 from strata_mq.requests.names import dead_letter_topic
 from strata_testing import until
 from strata_testing.broker import broker_config
-from strata_testing.broker.client import Client, message
+from strata_testing.broker.client import Client, id_of, message
 from strata_testing.broker.fake_edge import MESSAGING, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
@@ -94,7 +94,7 @@ async def test_a_producer_of_the_topic_is_asked(
     check = await asked(stream)
     shown = check.message.system_properties
     assert check.message.body == b"body"
-    assert (shown.message_id, shown.tag) == (f"01{1:032X}", "t")
+    assert (shown.message_id, shown.tag) == (id_of(1), "t")
     assert shown.body_digest.type == definition_pb2.MD5
     assert shown.body_encoding == definition_pb2.IDENTITY
     assert shown.store_timestamp.ToMilliseconds() == 1_700_000_000_123
@@ -129,7 +129,7 @@ async def test_producers_are_asked_in_turn(
         for stream in streams
         for _ in range(2)
     ]
-    assert sorted(shown) == [f"01{number:032X}" for number in range(1, 5)]
+    assert sorted(shown) == [id_of(number) for number in range(1, 5)]
 
 
 async def test_who_sent_transactions_is_asked_first(

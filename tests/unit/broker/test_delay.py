@@ -14,7 +14,7 @@ from strata_broker.app import BrokerApp
 from strata_mq.layout.batch import PartKind
 from strata_mq.requests.pending_handle import HandleForm, PendingHandle, encode_pending_handle
 from strata_mq.slots import fifo_queue
-from strata_testing.broker.client import Client, message, resource
+from strata_testing.broker.client import Client, id_of, message, resource
 from strata_testing.broker.fake_edge import MESSAGING, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
@@ -51,7 +51,7 @@ async def test_a_delay_message_waits(client: Client, storage: FakeStorage) -> No
     response = await client.send(delayed("later", 1, due_ms))
     (entry,) = response.entries
     assert entry.status.code == definition_pb2.OK
-    assert entry.message_id == entry.transaction_id == f"01{1:032X}"
+    assert entry.message_id == entry.transaction_id == id_of(1)
     assert (entry.offset, bool(entry.recall_handle)) == (0, True)
     (waiting,) = storage.pending.waiting.values()
     assert (waiting.key.kind, waiting.due_ms) == (PartKind.DELAYED, due_ms)
@@ -150,10 +150,8 @@ async def test_recall(edge: FakeEdge, client: Client, storage: FakeStorage) -> N
     sent = await client.send(delayed("later", 1, 5_000), delayed("later", 2, 5_000))
     handle = sent.entries[1].recall_handle
     response = await recall(edge, "later", handle)
-    assert (response.status.code, response.message_id) == (definition_pb2.OK, f"01{2:032X}")
-    assert [one.message_id.hex().upper() for one in storage.pending.waiting.values()] == [
-        f"01{1:032X}"
-    ]
+    assert (response.status.code, response.message_id) == (definition_pb2.OK, id_of(2))
+    assert [one.message_id.hex().upper() for one in storage.pending.waiting.values()] == [id_of(1)]
     again = await recall(edge, "later", handle)
     assert again.status.code == definition_pb2.INVALID_RECEIPT_HANDLE
     assert "INVALID_RECEIPT_HANDLE" in again.status.message
@@ -185,7 +183,7 @@ async def test_bad_recall_handles(edge: FakeEdge, client: Client, storage: FakeS
         ("later", handle[:-1] + "-", definition_pb2.INVALID_RECEIPT_HANDLE),
         ("later", half, definition_pb2.INVALID_RECEIPT_HANDLE),
         ("later", nameless, definition_pb2.INVALID_RECEIPT_HANDLE),
-        ("later", f"01{9:032X}", definition_pb2.INVALID_RECEIPT_HANDLE),
+        ("later", id_of(9), definition_pb2.INVALID_RECEIPT_HANDLE),
         ("mixed", handle, definition_pb2.INVALID_RECEIPT_HANDLE),
         ("orders", "nonsense", definition_pb2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
         ("nowhere", handle, definition_pb2.TOPIC_NOT_FOUND),
@@ -195,7 +193,7 @@ async def test_bad_recall_handles(edge: FakeEdge, client: Client, storage: FakeS
         assert response.status.code == code, (topic, bad)
     asked = [request for _, request in storage.calls if isinstance(request, _RECALL)]
     # Only a message id could be right.
-    assert {request.message_id for request in asked} == {f"01{9:032X}"}
+    assert {request.message_id for request in asked} == {id_of(9)}
     assert sorted(request.raft_group for request in asked) == [1, 2]
     assert len(storage.pending.waiting) == 1
 
@@ -205,10 +203,10 @@ async def test_recall_by_message_id(edge: FakeEdge, client: Client, storage: Fak
     for number in range(1, 5):
         await client.send(delayed("later", number, 5_000))
     for number in range(1, 5):
-        response = await recall(edge, "later", f"01{number:032X}")
+        response = await recall(edge, "later", id_of(number))
         assert (response.status.code, response.message_id) == (
             definition_pb2.OK,
-            f"01{number:032X}",
+            id_of(number),
         )
     assert not storage.pending.waiting
 

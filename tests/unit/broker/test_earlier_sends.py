@@ -15,10 +15,11 @@ from strata_angelia.ports import UNAVAILABLE, AngeliaError
 from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_mq.layout.hashing import pack_message_id
-from strata_mq.slots import rendezvous, slot_of
+from strata_mq.layout.id_times import BLOCK_MESSAGES
+from strata_mq.slots import preferred_group, slot_of
 from strata_testing import until
 from strata_testing.broker import broker_config
-from strata_testing.broker.client import Client, message
+from strata_testing.broker.client import Client, id_of, message
 from strata_testing.broker.fake_edge import MESSAGING
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
@@ -112,8 +113,8 @@ def number_at(raft_group: int) -> int:
     """Return the number of a message that goes to a raft group while both have queues."""
     return next(
         number
-        for number in range(100)
-        if rendezvous(pack_message_id(f"01{number:032X}"), (1, 2)) == raft_group
+        for number in range(0, 12_800, BLOCK_MESSAGES)
+        if preferred_group(pack_message_id(id_of(number)), (1, 2)) == raft_group
     )
 
 
@@ -160,7 +161,7 @@ async def test_a_repeat_whose_born_time_is_new_is_found_by_its_id(
     """Official clients take the born time anew for every attempt, and keep the id."""
     seconds = NOW_MS // 1_000 - 5 - 1_609_459_200
     ids = (f"01{number:016X}{seconds:08X}{number:08X}" for number in range(100))
-    message_id = next(each for each in ids if rendezvous(pack_message_id(each), (1, 2)) == 1)
+    message_id = next(each for each in ids if preferred_group(pack_message_id(each), (1, 2)) == 1)
     sent = one(1, born_ms=NOW_MS - 5_000)
     sent.system_properties.message_id = message_id
     first = await client.send(sent)

@@ -18,7 +18,7 @@ from strata_broker.storage_client.append_batches import StagedMessages
 from strata_mq.layout import OutgoingMessage
 from strata_testing import until
 from strata_testing.broker import broker_config
-from strata_testing.broker.client import message
+from strata_testing.broker.client import id_of, message
 from strata_testing.broker.fake_edge import FakeCall, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
@@ -75,13 +75,31 @@ async def test_sends_of_a_turn_are_one_entry_and_get_their_own_answers(
         assert answer.status.code == OK
         assert [entry.status.code for entry in answer.entries] == [OK] * len(numbers)
         assert [entry.offset for entry in answer.entries] == list(numbers)
-        ids = [f"01{number:032X}" for number in numbers]
+        ids = [id_of(number) for number in numbers]
         assert [entry.message_id for entry in answer.entries] == ids
         assert [entry.transaction_id for entry in answer.entries] == ids
     assert app.send_budget.used_bytes == 0
     assert app._sender.recorder.messages_in == 9
     latency = app._metrics.histogram("rocketmq_rpc_latency")
     assert latency.count({"request_code": "send_message", "response_code": "ok"}) == 5
+
+
+async def test_successive_messages_of_a_client_are_one_entry(
+    app: BrokerApp, edge: FakeEdge, storage: FakeStorage
+) -> None:
+    """Though two raft groups have queues of the topic; messages of many clients use both."""
+    storage.gate = asyncio.Event()
+    ids = [f"01{7:016X}{9:08X}{number:08X}" for number in range(12)]
+    calls = edge.begin_turn(*(send_of(message("orders", 1, message_id=each)) for each in ids))
+    assert [len(entry.indexes) for entry in entries_of(app)] == [12]
+    storage.gate.set()
+    answers = await answers_of(calls)
+    assert [answer.entries[0].message_id for answer in answers] == ids
+    storage.gate.clear()
+    others = edge.begin_turn(*(send_of(message("orders", number)) for number in range(1, 13)))
+    assert sorted(len(entry.indexes) for entry in entries_of(app)) == [5, 7]
+    storage.gate.set()
+    assert {answer.status.code for answer in await answers_of(others)} == {OK}
 
 
 async def test_sends_that_are_settled_in_parts_are_answered_once(
@@ -140,7 +158,7 @@ async def test_a_mistake_in_preparing_a_turn_ends_only_its_send(
     def failing(
         sends: Sequence[ParsedSend], topic: TopicRow
     ) -> Sequence[Sequence[OutgoingMessage]]:
-        if any(f"01{2:032X}" in send.message_ids for send in sends):
+        if any(id_of(2) in send.message_ids for send in sends):
             raise RuntimeError("made by a test")
         return prepare_each(sends, topic)
 

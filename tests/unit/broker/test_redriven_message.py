@@ -8,9 +8,9 @@ from apache.rocketmq.v2 import definition_pb2
 from strata.broker.v1 import stored_pb2
 from strata_broker.operators import redrive
 from strata_mq.layout.hashing import key_hash, pack_message_id, text_hash
-from strata_testing.broker.client import message
+from strata_testing.broker.client import id_of, message
 
-OLD_ID, NEW_ID = f"01{1:032X}", f"01{2:032X}"
+OLD_ID, NEW_ID = id_of(1), id_of(2)
 
 
 def redriven(letter: definition_pb2.Message) -> definition_pb2.Message:

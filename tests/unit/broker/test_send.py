@@ -14,7 +14,7 @@ from strata_angelia.ports import UNAVAILABLE, AngeliaError
 from strata_broker.app import BrokerApp
 from strata_mq.slots import fifo_queue
 from strata_testing import until
-from strata_testing.broker.client import Client, message
+from strata_testing.broker.client import Client, id_of, message
 from strata_testing.broker.fake_edge import FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
@@ -50,7 +50,7 @@ async def test_answers_hold_one_entry_per_message_in_order(
     response = await client.send(*(message("orders", number) for number in range(1, 33)))
     assert [entry.offset for entry in response.entries] == list(range(32))
     assert [entry.message_id for entry in response.entries] == [
-        f"01{number:032X}" for number in range(1, 33)
+        id_of(number) for number in range(1, 33)
     ]
     assert storage.count("Append") == 1
 

@@ -9,7 +9,7 @@ from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp
 from strata_edge.ports import CallError
-from strata_testing.broker.client import Client, message
+from strata_testing.broker.client import Client, id_of, message
 from strata_testing.broker.fake_edge import ADMIN, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
@@ -97,7 +97,7 @@ async def test_lists_of_a_topic_and_of_a_namespace(edge: FakeEdge, client: Clien
     await send_half(client, 3)
     assert len(await listed(edge)) == 3
     assert [one.message_id for one in await listed(edge, namespace="tenant", page_size=1)] == [
-        f"01{3:032X}"
+        id_of(3)
     ]
     mine = await listed(edge, namespace="", page_size=1)
     assert sorted(one.topic for one in mine) == ["deals", "mixed"]
@@ -108,7 +108,7 @@ async def test_show_by_either_id(edge: FakeEdge, client: Client) -> None:
     """The transaction id, or topic and message id; the message comes along."""
     transaction_id = await send_half(client, 1, tag="blue")
     await send_half(client, 2)
-    for fields in ({"id": transaction_id}, {"id": f"01{1:032X}", "topic": "deals"}):
+    for fields in ({"id": transaction_id}, {"id": id_of(1), "topic": "deals"}):
         shown = await show(edge, **fields)
         assert shown.transaction_id == transaction_id
         kept = definition_pb2.Message.FromString(shown.message)
@@ -140,12 +140,12 @@ async def test_commit_and_rollback(edge: FakeEdge, client: Client, storage: Fake
     await send_half(client, 2)
     for _ in range(2):
         await end(edge, id=transaction_id, resolution=COMMIT)
-    await end(edge, id=f"01{2:032X}", topic="deals", resolution=ROLLBACK)
+    await end(edge, id=id_of(2), topic="deals", resolution=ROLLBACK)
     assert len(storage.messages(103)) == 1
     assert await listed(edge) == []
     for again in (
         show(edge, id=transaction_id),
-        show(edge, id=f"01{2:032X}", topic="deals"),
+        show(edge, id=id_of(2), topic="deals"),
         end(edge, id=transaction_id, resolution=ROLLBACK),
     ):
         with pytest.raises(CallError) as failure:

@@ -20,7 +20,7 @@ from strata_mq.requests.pending_handle import (
 )
 from strata_mq.slots import SLOT_COUNT, fifo_queue
 from strata_testing import until
-from strata_testing.broker.client import Client, message, resource
+from strata_testing.broker.client import Client, id_of, message, resource
 from strata_testing.broker.fake_edge import MESSAGING, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_pending import STORED_MS
@@ -52,7 +52,7 @@ async def end(
     *,
     topic: str = "deals",
     namespace: str = "",
-    message_id: str = f"01{1:032X}",
+    message_id: str = id_of(1),
 ) -> definition_pb2.Status:
     """Make the call."""
     request = service_pb2.EndTransactionRequest(
@@ -217,7 +217,7 @@ async def test_bad_transaction_ids(edge: FakeEdge, client: Client, storage: Fake
         {"topic": "mixed"},
         {"topic": "nowhere"},
         {"namespace": "tenant"},
-        {"message_id": f"01{2:032X}"},
+        {"message_id": id_of(2)},
     ):
         assert (await end(edge, good, COMMIT, **case)).code == INVALID, case
     assert (await end(edge, good, COMMIT, topic="bad!")).code == definition_pb2.ILLEGAL_TOPIC

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strata_mq.layout.hashing import pack_message_id
-from strata_mq.layout.id_times import all_made_between, made_ms
+from strata_mq.layout.id_times import all_made_between, block_of, made_ms
 
 # An id of the Java client: 0x024CCDBE seconds after 2021-01-01 00:00:00 UTC.
 OFFICIAL = pack_message_id("0156F7E71C361B21BC024CCDBE00000000")
@@ -34,6 +34,17 @@ def test_other_ids_say_nothing(text: str) -> None:
     assert not all_made_between([pack_message_id(text)], 0, 1 << 60)
     assert not all_made_between([OFFICIAL, pack_message_id(text)], 0, 1 << 60)
     assert made_ms(pack_message_id(text)) is None
+    assert block_of(pack_message_id(text)) is None
+
+
+def test_a_block_is_128_messages_of_a_client_and_second() -> None:
+    """It is named by its first message."""
+    assert block_of(OFFICIAL) == block_of(OFFICIAL[:-1] + b"\x7f") == OFFICIAL
+    assert block_of(OFFICIAL[:-1] + b"\xff") == OFFICIAL[:-1] + b"\x80"
+    for at in range(1, 16):
+        other = bytearray(OFFICIAL)
+        other[at] ^= 1
+        assert block_of(bytes(other)) == bytes(other), at
 
 
 def test_times_beyond_what_an_id_can_say_exclude_nothing_by_mistake() -> None:

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata_mq.layout.hashing import pack_message_id, text_hash, unpack_message_id
+from strata_mq.layout.id_times import BLOCK_MESSAGES
 from strata_mq.slots import (
     SLOT_COUNT,
     fifo_queue,
+    preferred_group,
     rendezvous,
     slot_base,
     slot_of,
@@ -70,8 +72,51 @@ def test_rendezvous_spreads_keys() -> None:
     assert all(840 <= count <= 1_170 for count in counts.values())
 
 
+def official_id(client: int, second: int, number: int) -> bytes:
+    """Return the id of a message as the official clients make it."""
+    return pack_message_id(f"01{client:016X}{second:08X}{number:08X}")
+
+
+def test_successive_messages_of_a_client_prefer_one_raft_group() -> None:
+    """128 of a second; the next ones, another second's, another client's may prefer another."""
+    for first in (0, 128, 0xFFFFFF80):
+        block = {
+            preferred_group(official_id(7, 9, first + number), (1, 2, 3))
+            for number in range(BLOCK_MESSAGES)
+        }
+        assert len(block) == 1, first
+    by_block = [preferred_group(official_id(7, 9, block * 128), (1, 2, 3)) for block in range(99)]
+    by_second = [preferred_group(official_id(7, second, 0), (1, 2, 3)) for second in range(99)]
+    by_client = [preferred_group(official_id(client, 9, 0), (1, 2, 3)) for client in range(99)]
+    for chosen in (by_block, by_second, by_client):
+        assert all(20 <= count <= 46 for count in Counter(chosen).values()), chosen
+
+
+def test_golden_preferences() -> None:
+    """They never change: a repeat goes where the first attempt of another broker went."""
+    ids = [official_id(7, second, 0) for second in range(8)]
+    assert [preferred_group(each, (1, 2, 3)) for each in ids] == [3, 3, 2, 2, 1, 2, 3, 2]
+
+
+def test_messages_with_other_ids_are_spread_one_by_one() -> None:
+    """Their ids do not say which messages follow each other."""
+    texts = [f"order-{number}" for number in range(999)]
+    counts = Counter(preferred_group(pack_message_id(text), (1, 2, 3)) for text in texts)
+    assert all(270 <= count <= 400 for count in counts.values())
+
+
+def test_a_lost_raft_group_moves_only_its_blocks() -> None:
+    """As rendezvous does."""
+    for number in range(0, 6_400, BLOCK_MESSAGES):
+        message_id = official_id(7, 9, number)
+        with_all = preferred_group(message_id, (1, 2, 3))
+        assert with_all == 3 or preferred_group(message_id, (1, 2)) == with_all
+
+
 def test_no_candidate_is_an_error() -> None:
     """There is no default raft group."""
+    with pytest.raises(ValueError, match="at least one candidate"):
+        preferred_group(official_id(7, 9, 0), ())
     with pytest.raises(ValueError, match="at least one candidate"):
         rendezvous(b"key", [])
     with pytest.raises(ValueError, match="at least one raft group"):

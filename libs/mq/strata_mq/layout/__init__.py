@@ -29,7 +29,7 @@ from strata_mq.layout.hashing import (
     text_hash,
     unpack_message_id,
 )
-from strata_mq.layout.id_times import all_made_between, made_ms
+from strata_mq.layout.id_times import BLOCK_MESSAGES, all_made_between, block_of, made_ms
 from strata_mq.layout.lite_rows import (
     LiteParentRow,
     decode_lite_number,
@@ -123,6 +123,7 @@ from strata_mq.layout.tier_rows import (
 )
 
 __all__ = [
+    "BLOCK_MESSAGES",
     "CHECKPOINT_KINDS",
     "LONG_BYTES",
     "MAX_BATCH_BYTES",
@@ -161,6 +162,7 @@ __all__ = [
     "QueueRow",
     "RowKind",
     "all_made_between",
+    "block_of",
     "broker_key",
     "cq_key",
     "cq_prefix",

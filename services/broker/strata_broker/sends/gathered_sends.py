@@ -28,7 +28,7 @@ from strata_broker.storage_client.earlier_sends import EarlierSends
 from strata_edge.ports import HotCall
 from strata_mq.layout import OutgoingMessage, PartKey
 from strata_mq.requests import RequestError
-from strata_mq.slots import rendezvous
+from strata_mq.slots import preferred_group
 from strata_runtime.tasks import RequestTasks
 
 _TELL = "tell a sender"
@@ -126,7 +126,7 @@ class GatheredSends:
 
     def _add(self, sends: _TopicSends, taken: _Taken, messages: Sequence[OutgoingMessage]) -> None:
         call, parsed, started_s, deadline_s = taken
-        raft_group = rendezvous(messages[0].message_id, sends.owners)
+        raft_group = preferred_group(messages[0].message_id, sends.owners)
         key = raft_group, int(deadline_s * _DEADLINES_PER_S)
         entry = sends.entries.get(key)
         if entry is None or entry.request_bytes > _MAX_ENTRY_BYTES:
@@ -181,7 +181,7 @@ class _TopicSends:
 
     __slots__ = ("entries", "owners", "taken", "topic")
 
-    def __init__(self, topic: TopicRow, owners: Sequence[int]) -> None:
+    def __init__(self, topic: TopicRow, owners: tuple[int, ...]) -> None:
         self.topic = topic
         self.owners = owners
         self.taken: list[_Taken] = []

@@ -47,7 +47,7 @@ from strata_broker.storage_client.storage_tier import StorageTier
 from strata_edge.ports import HotCall
 from strata_mq.layout import Checksum, OutgoingMessage, PartKind
 from strata_mq.requests import Code, RequestError, check_not_own_topic
-from strata_mq.slots import rendezvous
+from strata_mq.slots import preferred_group
 from strata_runtime.tracing import Span
 
 
@@ -214,15 +214,15 @@ class Sender:
                 parts.append((Destination(*place, choice.queue_count), run))
         return parts
 
-    def _place(self, topic: TopicRow, key: bytes, queue: int) -> tuple[int, int]:
-        """Return (raft group, queue) for a queue, or for "any queue" by the key."""
+    def _place(self, topic: TopicRow, message_id: bytes, queue: int) -> tuple[int, int]:
+        """Return (raft group, queue) for a queue, or for "any queue" by the message id."""
         if queue != LEADER_CHOOSES:
             owner = self._view.owner(topic, queue)
             if owner:
                 return owner, queue
         elif owners := self._view.owners(topic):
-            owner = rendezvous(key, owners)
-            return owner, self._view.queue_at(topic, owner, key)
+            owner = preferred_group(message_id, owners)
+            return owner, self._view.queue_at(topic, owner, message_id)
         raise RequestError(Code.FORBIDDEN, "no writable queue")
 
     def learn(self, topic_id: int, raft_group: int, result: storage_pb2.PartResult) -> None:
