@@ -11,24 +11,37 @@ use std::collections::HashMap;
 
 use crate::locks::lock;
 
-/// Facts of all calls of a connection; repeated headers are decoded once.
+/// Facts of all calls of a connection; repeated headers are kept and decoded once.
 pub struct ConnectionFacts {
     pub peer: String,
+    latest: Mutex<Option<Arc<HeaderMap>>>,
     decoded: Mutex<Decoded>,
 }
 
 const MAX_NAMES: usize = 64;
+const TIMEOUT: &str = "grpc-timeout";
 
 #[derive(Default)]
 struct Decoded {
     peer: Option<Py<PyString>>,
     pairs: HashMap<HeaderName, (HeaderValue, Py<PyString>, Py<PyString>)>,
-    last: Option<(HeaderMap, Py<PyAny>)>,
+    last: Option<(Arc<HeaderMap>, Py<PyAny>)>,
 }
 
 impl ConnectionFacts {
     pub fn new(peer: String) -> Self {
-        Self { peer, decoded: Mutex::default() }
+        Self { peer, latest: Mutex::default(), decoded: Mutex::default() }
+    }
+
+    /// Return headers that mean the same as a call's: those of the call before, if they do.
+    fn shared(&self, mut headers: HeaderMap) -> Arc<HeaderMap> {
+        // The time that a client gives a call differs from call to call, and was read before.
+        headers.remove(TIMEOUT);
+        let mut latest = lock(&self.latest);
+        match &*latest {
+            Some(seen) if **seen == headers => seen.clone(),
+            _ => latest.insert(Arc::new(headers)).clone(),
+        }
     }
 
     fn peer(&self, py: Python<'_>) -> Py<PyString> {
@@ -36,15 +49,15 @@ impl ConnectionFacts {
         decoded.peer.get_or_insert_with(|| PyString::new(py, &self.peer).unbind()).clone_ref(py)
     }
 
-    fn metadata(&self, py: Python<'_>, headers: &HeaderMap) -> PyResult<Py<PyAny>> {
+    fn metadata(&self, py: Python<'_>, headers: &Arc<HeaderMap>) -> PyResult<Py<PyAny>> {
         let mut decoded = lock(&self.decoded);
         if let Some((seen, made)) = &decoded.last {
-            if seen == headers {
+            if Arc::ptr_eq(seen, headers) {
                 return Ok(made.clone_ref(py));
             }
         }
         let dict = PyDict::new(py);
-        for (name, value) in headers {
+        for (name, value) in headers.iter() {
             let text = name.as_str();
             // Binary headers carry bytes and are nobody's business here.
             if text.ends_with("-bin") || is_own(text) {
@@ -81,14 +94,14 @@ fn is_own(name: &str) -> bool {
         name,
         "te" | "content-type"
             | "content-length"
-            | "grpc-timeout"
+            | TIMEOUT
             | "grpc-encoding"
             | "grpc-accept-encoding"
     )
 }
 
 enum Metadata {
-    Raw(HeaderMap),
+    Raw(Arc<HeaderMap>),
     Made(Py<PyAny>),
 }
 
@@ -110,7 +123,8 @@ impl CallFacts {
     ) -> Self {
         // A call without a deadline has none: how long it may take is its handler's to say.
         let clamp = deadline.and(max_time).and_then(|time| Instant::now().checked_add(time));
-        Self { connection, metadata: Mutex::new(Metadata::Raw(headers)), deadline, clamp }
+        let metadata = Mutex::new(Metadata::Raw(connection.shared(headers)));
+        Self { connection, metadata, deadline, clamp }
     }
 
     pub fn peer(&self, py: Python<'_>) -> Py<PyString> {
@@ -133,5 +147,30 @@ impl CallFacts {
             (deadline, clamp) => deadline.or(clamp)?,
         };
         Some(ends.saturating_duration_since(Instant::now()).as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(client: &'static str, timeout: &'static str) -> HeaderMap {
+        let pairs = [("x-mq-client-id", client), (TIMEOUT, timeout)];
+        let pairs = pairs.map(|(name, value)| {
+            (HeaderName::from_static(name), HeaderValue::from_static(value))
+        });
+        pairs.into_iter().collect()
+    }
+
+    #[test]
+    fn headers_that_differ_in_their_time_only_are_kept_once() {
+        let facts = ConnectionFacts::new("127.0.0.1:1".to_owned());
+        let first = facts.shared(headers("a", "3S"));
+        assert!(Arc::ptr_eq(&first, &facts.shared(headers("a", "2999m"))));
+        assert_eq!(first.len(), 1);
+        let other = facts.shared(headers("b", "3S"));
+        assert!(!Arc::ptr_eq(&first, &other));
+        assert_eq!(other["x-mq-client-id"], "b");
+        assert_eq!(*first, *facts.shared(headers("a", "3S")));
     }
 }
