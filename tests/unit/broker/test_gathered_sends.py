@@ -156,20 +156,23 @@ async def test_a_mistake_in_preparing_a_turn_ends_only_its_send(
     prepare_each = preparer.prepare_each
 
     def failing(
-        sends: Sequence[ParsedSend], topic: TopicRow
+        sends: Sequence[ParsedSend], topics: Sequence[TopicRow]
     ) -> Sequence[Sequence[OutgoingMessage]]:
         if any(id_of(2) in send.message_ids for send in sends):
             raise RuntimeError("made by a test")
-        return prepare_each(sends, topic)
+        return prepare_each(sends, topics)
 
     monkeypatch.setattr(preparer, "prepare_each", failing)
-    calls = edge.begin_turn(*(send_of(message("orders", number)) for number in (1, 2, 3)))
+    topics = ("orders", "orders", "narrow")
+    calls = edge.begin_turn(
+        *(send_of(message(topic, number)) for number, topic in enumerate(topics, 1))
+    )
     codes = [answer.status.code for answer in await answers_of(calls)]
     assert codes == [OK, definition_pb2.INTERNAL_SERVER_ERROR, OK]
     # Once for all of them, once for the one.
     assert [str(failure) for _, failure in failed_requests] == ["made by a test"] * 2
     failed_requests.clear()
-    assert len(storage.messages(101)) == 2
+    assert len(storage.messages(101)) == 1
     assert app.send_budget.used_bytes == 0
 
 

@@ -379,7 +379,7 @@ def test_requests_of_a_turn_are_stored_as_each_by_itself(
             sent = read_send(request, Caller(f"client-{number % 3}", ""), send_pass)
             assert sent is not None
             sends.append(sent)
-        together = preparer.prepare_each(sends, MIXED)
+        together = preparer.prepare_each(sends, [MIXED] * len(sends))
         for sent, stored in zip(sends, together, strict=True):
             twin = parse_send(sent.request, Caller(sent.client_id, ""), MAX_MESSAGES)
             alone = preparer.prepare_all(twin, MIXED)

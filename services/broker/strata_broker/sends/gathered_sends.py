@@ -95,31 +95,40 @@ class GatheredSends:
         return True
 
     def stage(self) -> None:
-        """Stage what was gathered."""
+        """Prepare what was gathered in one pass, and stage it."""
         topics, self._topics = self._topics, {}
-        for sends in topics.values():
-            if sends is not None:
-                self._add_all(sends)
-                for entry in sends.entries.values():
-                    self._stage(entry)
+        gathered = [sends for sends in topics.values() if sends is not None]
+        taken = [(sends, one) for sends in gathered for one in sends.taken]
+        for (sends, one), messages in zip(taken, self._prepared(taken), strict=True):
+            self._add_or_refuse(sends, one, messages)
+        for sends in gathered:
+            for entry in sends.entries.values():
+                self._stage(entry)
 
-    def _add_all(self, sends: _TopicSends) -> None:
-        """Prepare the sends of a topic in one pass, and put each into its entry or refuse it."""
-        prepared: Sequence[Sequence[OutgoingMessage]]
+    def _prepared(
+        self, taken: Sequence[tuple[_TopicSends, _Taken]]
+    ) -> Sequence[Sequence[OutgoingMessage]]:
+        """Return the messages of every send; nothing for those that are prepared alone."""
         try:
-            prepared = self._preparer.prepare_each([one.parsed for one in sends.taken], sends.topic)
+            return self._preparer.prepare_each(
+                [one.parsed for _, one in taken], [sends.topic for sends, _ in taken]
+            )
         except Exception as failure:  # noqa: BLE001 - each shows by itself whether it is the one
             self._requests.failed(SEND, failure)
-            prepared = [()] * len(sends.taken)
-        for taken, messages in zip(sends.taken, prepared, strict=True):
-            try:
-                ready = messages or self._preparer.prepare_all(taken.parsed, sends.topic)
-                self._add(sends, taken, ready)
-            except RequestError as bad:
-                self._refuse(taken, bad)
-            except Exception as failure:  # noqa: BLE001 - it ends this send, not those beside it
-                self._requests.failed(SEND, failure)
-                self._refuse(taken, unexpected())
+            return [()] * len(taken)
+
+    def _add_or_refuse(
+        self, sends: _TopicSends, taken: _Taken, prepared: Sequence[OutgoingMessage]
+    ) -> None:
+        """Put a send into its entry; a failure ends this send, not those beside it."""
+        try:
+            ready = prepared or self._preparer.prepare_all(taken.parsed, sends.topic)
+            self._add(sends, taken, ready)
+        except RequestError as bad:
+            self._refuse(taken, bad)
+        except Exception as failure:  # noqa: BLE001 - as said above
+            self._requests.failed(SEND, failure)
+            self._refuse(taken, unexpected())
 
     def _refuse(self, taken: _Taken, failure: RequestError) -> None:
         self._sender.refuse(taken.call, len(taken.parsed.message_ids), failure, taken.started_s)

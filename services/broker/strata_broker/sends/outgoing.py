@@ -206,18 +206,22 @@ class MessagePreparer:
         Raises:
             RequestError: the first thing that is wrong with one of them.
         """
-        if taken := self.prepare_each((parsed,), topic)[0]:
+        if taken := self.prepare_each((parsed,), (topic,))[0]:
             return taken
         sender = sender_fragment(parsed.client_id)
         messages = parsed.messages or parse_messages(parsed.request).messages
         return [self.prepare(message, topic, sender) for message in messages]
 
     def prepare_each(
-        self, sends: Sequence[ParsedSend], topic: TopicRow
+        self, sends: Sequence[ParsedSend], topics: Sequence[TopicRow]
     ) -> Sequence[Sequence[OutgoingMessage]]:
         """Return what `prepare_all` would for each request; nothing: `prepare_all` is to decide.
 
         One pass over all of them: their bodies are hashed side by side.
+
+        Args:
+            sends: requests.
+            topics: of each one.
         """
         if self._send_pass is None:
             return [()] * len(sends)
@@ -228,7 +232,10 @@ class MessagePreparer:
                 [sender_fragment(parsed.client_id) for parsed in read],
             )
         )
-        return [() if parsed.messages else self._taken(next(stored), topic) for parsed in sends]
+        return [
+            () if parsed.messages else self._taken(next(stored), topic)
+            for parsed, topic in zip(sends, topics, strict=True)
+        ]
 
     def _taken(
         self, outgoing: Sequence[OutgoingMessage], topic: TopicRow
