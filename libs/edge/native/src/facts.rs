@@ -156,9 +156,8 @@ mod tests {
 
     fn headers(client: &'static str, timeout: &'static str) -> HeaderMap {
         let pairs = [("x-mq-client-id", client), (TIMEOUT, timeout)];
-        let pairs = pairs.map(|(name, value)| {
-            (HeaderName::from_static(name), HeaderValue::from_static(value))
-        });
+        let pairs = pairs
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
         pairs.into_iter().collect()
     }
 
