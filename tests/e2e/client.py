@@ -20,6 +20,7 @@ from apache.rocketmq.v2 import service_pb2 as service
 from apache.rocketmq.v2 import service_pb2_grpc
 from strata.admin.v1 import admin_pb2, admin_pb2_grpc
 from strata_mq.access import date_of, sign
+from strata_mq.layout import BLOCK_MESSAGES
 
 REQUEST_TIMEOUT_S = 10.0
 INVISIBLE_S = 10  # the least the protocol allows
@@ -108,7 +109,9 @@ class Client:
     def new_message_id(self) -> str:
         """Return an id of the protocol's form, 34 hexadecimal digits, used once."""
         made_s = int(time.time()) - SECONDS_TO_2021
-        return f"01{self._prefix}{made_s:08X}{next(self._ids):08X}"
+        # A block for each one: tests send few messages, and these go to all raft groups.
+        number = next(self._ids) * BLOCK_MESSAGES & 0xFFFFFFFF
+        return f"01{self._prefix}{made_s:08X}{number:08X}"
 
     async def send(
         self, topic: str, messages: Sequence[tuple[str, bytes]], message_group: str = ""

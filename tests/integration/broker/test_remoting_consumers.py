@@ -14,7 +14,7 @@ from strata_remoting import (
     decode_properties,
 )
 from strata_testing import until
-from strata_testing.broker.client import message
+from strata_testing.broker.client import id_of, message
 from tests.integration.broker.cluster_brokers import ClusterBroker
 from tests.integration.broker.remoting_brokers import (
     GROUP,
@@ -44,7 +44,7 @@ async def test_a_remoting_consumer_gets_what_a_grpc_producer_sent(
         0,
     )
     assert decode_properties(one.properties) == {
-        "UNIQ_KEY": f"01{1:032X}",
+        "UNIQ_KEY": id_of(1),
         "TAGS": "t",
         "KEYS": "a b",
         "color": "blue",

@@ -15,7 +15,7 @@ import pytest
 from apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
 from strata_broker.base.config import BrokerConfig
 from strata_runtime import logs
-from strata_testing.broker.client import message, resource
+from strata_testing.broker.client import id_of, message, resource
 from strata_testing.broker.fake_edge import MESSAGING, FakeCall
 from tests.integration.broker.cluster_brokers import (
     ClusterBroker,
@@ -341,7 +341,7 @@ async def test_a_client_verifies_a_stored_message(brokers: Sequence[ClusterBroke
                     client_id=CLIENT,
                     group=resource(GROUP),
                     topic=resource(TOPIC),
-                    message_id=f"01{1:032X}",
+                    message_id=id_of(1),
                 )
             )
             async with asyncio.timeout(30):
