@@ -1,7 +1,7 @@
 """Replicas of a raft group have the same rows at the same applied index, byte for byte.
 
 Rows of trimmed messages are left out: their ids and keys are deleted with their day or by the next
-rebuild. Traces are left out too, since a rebuild restores only those that the log still has. The
+rebuild. So are those of lite topics that ended. Traces are left out too, since a rebuild restores only those that the log still has. The
 place of a message that the log may have given up is left out: a replica that rebuilt its rows from
 the tier knows neither the entry nor that the message once waited. A local offset below what is
 trimmed says nothing, and is higher where rows were rebuilt. Items of tables in memory are written
@@ -32,6 +32,7 @@ from strata_mq.layout import (
     parse_queue_key,
     parse_tier_local_key,
 )
+from strata_mq.slots import FIRST_LITE_QUEUE
 from strata_multiraft import Replica
 from strata_sim.hosts import AnyHost, StorageHost
 
@@ -93,7 +94,8 @@ def _is_kept(key: bytes, value: bytes, begins: Mapping[tuple[int, int], int]) ->
         case _:
             return True
     (topic_id,) = _TOPIC.unpack_from(key, _TOPIC_AT)
-    return offset >= begins.get((topic_id, queue), 0)
+    has_ended = queue >= FIRST_LITE_QUEUE and (topic_id, queue) not in begins
+    return not has_ended and offset >= begins.get((topic_id, queue), 0)
 
 
 class EqualRows:
