@@ -188,6 +188,18 @@ OF_EDGES = (
         "assert \\(first\\.repeated, again\\.repeated\\) == \\(False, True\\)",
     ),
     Mutation(
+        "take-back-what-the-receive-got",
+        36,
+        "services/broker/strata_broker/receives/takebacks.py",
+        "given if seen is None else given.without(seen)",
+        "given",
+        (
+            "tests/unit/broker/test_takebacks.py::"
+            "test_a_take_back_leaves_what_the_receive_got_at_the_same_raft_group",
+        ),
+        "assert releases\\(storage\\) == \\[\\]",
+    ),
+    Mutation(
         "promise-to-tell-and-leave-something-behind",
         35,
         "services/storage/strata_storage/leading/pops/pop.py",

@@ -1,11 +1,11 @@
 """Replicas of a raft group have the same rows at the same applied index, byte for byte.
 
 Rows of trimmed messages are left out: their ids and keys are deleted with their day or by the next
-rebuild. So are those of lite topics that ended. Traces are left out too, since a rebuild restores only those that the log still has. The
-place of a message that the log may have given up is left out: a replica that rebuilt its rows from
-the tier knows neither the entry nor that the message once waited. A local offset below what is
-trimmed says nothing, and is higher where rows were rebuilt. Items of tables in memory are written
-to the rows at each replica's own time.
+rebuild. So are those of lite topics that ended. Traces are left out too, since a rebuild restores
+only those that the log still has. The place of a message that the log may have given up is left
+out: a replica that rebuilt its rows from the tier knows neither the entry nor that the message once
+waited. A local offset below what is trimmed says nothing, and is higher where rows were rebuilt.
+Items of tables in memory are written to the rows at each replica's own time.
 
 A replica that started is compared once it has applied what its log held by then. If its rows were
 rebuilt, a checkpoint gave the small ones, and the log the others: but the log has freed what later

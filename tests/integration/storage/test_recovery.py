@@ -168,7 +168,7 @@ async def test_rows_are_rebuilt_from_checkpoint_and_retained_frames(tmp_path: Pa
         await node.append([b"after the checkpoint"], queue=2, keys=["order-1"])
         engine = node.app.node.engine(GROUP)
         assert engine.leader is not None
-        # What the trim does to leases is proposed with what comes next.
+        # The next proposal has what the trim does to leases.
         engine.leader.sets.flush_kept()
         await engine.leader.proposer.settled()
         await engine.barrier()

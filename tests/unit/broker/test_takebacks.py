@@ -8,12 +8,14 @@ from collections import Counter
 import pytest
 
 from apache.rocketmq.v2 import definition_pb2
+from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError
 from strata_broker.app import BrokerApp
 from strata_broker.base.receive_config import ReceiveSection
 from strata_broker.receives.deliver import Given
 from strata_broker.receives.takebacks import Takebacks
+from strata_mq.slots import slot_of
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks
@@ -22,6 +24,7 @@ from strata_testing.broker import broker_config
 from strata_testing.broker.broker import waiting_receives
 from strata_testing.broker.client import Client, message, receive_request, received
 from strata_testing.broker.fake_edge import METADATA, FakeEdge
+from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
 from tests.unit.broker.conftest import watermarks
 
@@ -109,6 +112,38 @@ async def test_what_a_lost_pop_took_is_asked_for_and_released(
     await until(lambda: storage.count("Pop") == 2)
     repeat = pops(storage)[1]
     assert (repeat.repeated, repeat.wait_ms, repeat.attempt) == (True, 0, first.attempt)
+
+
+async def test_a_take_back_leaves_what_the_receive_got_at_the_same_raft_group(
+    client: Client, storage: FakeStorage, meta: FakeMeta, app: BrokerApp
+) -> None:
+    """A pop of any queue is lost, that of a queue that moved there gives: both are one attempt."""
+    await client.send(message("orders", 1))
+    ((topic_id, queue),) = [key for key, rows in storage.queues.items() if rows]
+    topic = app.view.topic("", "orders")
+    assert topic is not None
+    slot = slot_of(topic.slot_base, queue)
+    there = 3 - meta.slots[slot]
+    epoch = meta_pb2.Epoch(epoch=1, raft_group=there)
+    override = meta_pb2.QueueOverride(topic_id=topic_id, queue=queue, epochs=[epoch])
+    meta.put(meta_pb2.Change(queue_override=override))
+    assert await app.view.wait_for_revision(meta.revision, 60)
+    storage.slots = list(storage.slots)
+    storage.slots[slot] = 0
+    storage.trouble["Pop"].append(AngeliaError(UNAVAILABLE, "gone"))
+    _, (got,) = await client.receive("orders", "g", broker=f"strata-{there}")
+    await until(lambda: any(pop.taken_only for pop in pops(storage)))
+    lost, *_, given, asked = pops(storage)
+    assert [(pop.raft_group, pop.queue) for pop in (lost, given, asked)] == [
+        (there, -1),
+        (there, queue),
+        (there, -1),
+    ]
+    await app.requests.drain(1)
+    assert releases(storage) == []
+    handle = got.system_properties.receipt_handle
+    (entry,) = (await client.ack("orders", "g", handle)).entries
+    assert entry.status.code == definition_pb2.OK
 
 
 class Releases:

@@ -52,6 +52,14 @@ class Given(NamedTuple):
         """Return queue, offset, lease number, generation and end of each lease."""
         return _LEASE.iter_unpack(self.packed)
 
+    def without(self, other: Given) -> Given:
+        """Return these leases but those of `other`, which may be of another raft group."""
+        if other.raft_group != self.raft_group or not other.packed:
+            return self
+        taken = {lease[:-1] for lease in other.leases()}
+        left = [_LEASE.pack(*lease) for lease in self.leases() if lease[:-1] not in taken]
+        return self._replace(packed=b"".join(left))
+
 
 class ReceiveAnswer(NamedTuple):
     """The answer of a receive.

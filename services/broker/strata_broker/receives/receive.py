@@ -33,7 +33,7 @@ from strata_broker.metadata.metadata import TopicRow
 from strata_broker.metadata.places import ANY_QUEUE, PopPlace, Wanted, named_queue
 from strata_broker.metadata.requests import Caller, caller_of, language_of, milliseconds
 from strata_broker.receives.answer_room import AnswerRoom, AnswerShare
-from strata_broker.receives.deliver import Deliverer, given_by
+from strata_broker.receives.deliver import Deliverer, Given, given_by
 from strata_broker.receives.popping_calls import PoppingCall, check_invisible
 from strata_broker.receives.pops import Pops
 from strata_broker.receives.targets import ReceiveTarget
@@ -239,6 +239,7 @@ class Receiver:
         client.open_calls += 1
         share = self._room.share(receive.topic.topic_id)
         number = 0
+        seen: Given | None = None
         try:
             group = await self._provisioner.consumer_group_for_use(
                 *receive.group,
@@ -267,6 +268,13 @@ class Receiver:
                 receive.wait_ms,
                 ticket,
             )
+            if ticket.unsettled:
+                seen = given_by(
+                    raft_group,
+                    group.consumer_group_id,
+                    receive.topic.topic_id,
+                    response.messages,
+                )
             popped = _Popped(raft_group, response, number, ticket.trouble(), share)
             if await self._deliver(call, receive, group, popped=popped):
                 self._recorder.answered(RECEIVE, Code.OK, under_way.started_s)
@@ -277,7 +285,7 @@ class Receiver:
             raise
         finally:
             for unseen in ticket.unsettled.values():
-                self._takebacks.take_back_unseen(unseen, number)
+                self._takebacks.take_back_unseen(unseen, number, seen)
             share.leave()
             client.open_calls -= 1
 

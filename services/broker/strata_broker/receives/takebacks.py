@@ -92,7 +92,9 @@ class Takebacks:
         if self._is_latest(given.consumer_group_id, attempt, receive):
             self._spawn("release", self._release(given))
 
-    def take_back_unseen(self, request: storage_pb2.PopRequest | None, receive: int = 0) -> None:
+    def take_back_unseen(
+        self, request: storage_pb2.PopRequest | None, receive: int = 0, seen: Given | None = None
+    ) -> None:
         """Release leases that a pop may have taken although its answer will not come.
 
         Nobody was given them: they are no attempt (rule 36).
@@ -100,6 +102,8 @@ class Takebacks:
         Args:
             request: the pop, by its last request; None: it took nothing.
             receive: its number, see `receive_of`.
+            seen: what another pop of the receive took, maybe at the same raft group: storage names
+                it, too, since both have one attempt. It stays.
         """
         if request is None or not request.attempt:
             return
@@ -113,7 +117,7 @@ class Takebacks:
         again.repeated = again.places_only = again.taken_only = True
         # Counted here: many may begin in one turn of the event loop.
         self._unseen += 1
-        if not self._spawn("release unseen", self._release_unseen(again, receive)):
+        if not self._spawn("release unseen", self._release_unseen(again, receive, seen)):
             self._unseen -= 1
 
     def _is_latest(self, consumer_group_id: int, attempt: int, receive: int) -> bool:
@@ -137,7 +141,9 @@ class Takebacks:
             self._unreleased.add(given.lease_count)
             self._log.info("leases not released", raft_group=given.raft_group, reason=refused.text)
 
-    async def _release_unseen(self, request: storage_pb2.PopRequest, receive: int) -> None:
+    async def _release_unseen(
+        self, request: storage_pb2.PopRequest, receive: int, seen: Given | None
+    ) -> None:
         try:
             found = await self._ask_again(request)
         except RequestError as refused:
@@ -148,9 +154,8 @@ class Takebacks:
         group_id = request.consumer_group_id
         # The client may have repeated it meanwhile.
         if found and self._is_latest(group_id, request.attempt, receive):
-            await self._release(
-                given_by(request.raft_group, group_id, request.topic.topic_id, found)
-            )
+            given = given_by(request.raft_group, group_id, request.topic.topic_id, found)
+            await self._release(given if seen is None else given.without(seen))
 
     async def _ask_again(
         self, request: storage_pb2.PopRequest
