@@ -64,7 +64,7 @@ OF_STORAGE = (
         "drop-without-a-tombstone",
         17,
         "services/storage/strata_storage/rows/machine.py",
-        "        self.dropped.add((command.what, command.dropped_id))\n",
+        "self.dropped.add(batch, command.what, command.dropped_id, self.state.group_time_ms)",
         "",
         (
             "tests/unit/storage/test_machine.py::test_messages_that_were_decided_before_a_drop_write_nothing",

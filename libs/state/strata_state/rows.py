@@ -310,21 +310,28 @@ class BrokerRows(RowsOfKind):
 
 
 class TombstoneRows(RowsOfKind):
-    """Ids of topics and consumer groups that were dropped and never come back (rule 17)."""
+    """Runs of ids of topics and consumer groups that were dropped (rule 17)."""
 
     KIND = RowKind.TOMBSTONE
     __slots__ = ()
 
-    def put(self, batch: RowBatch, what: int, dropped_id: int, group_time_ms: int) -> None:
-        """Write one row."""
-        key = layout.tombstone_key(self._raft_group, what, dropped_id)
-        batch.put(key, layout.encode_tombstone(group_time_ms))
+    def put(
+        self, batch: RowBatch, what: int, first_id: int, last_id: int, *, group_time_ms: int
+    ) -> None:
+        """Write the row of a run."""
+        key = layout.tombstone_key(self._raft_group, what, first_id)
+        batch.put(key, layout.encode_tombstone(group_time_ms, first_id, last_id))
 
-    def all(self) -> list[tuple[int, int]]:
-        """Return (what, id)."""
+    def delete(self, batch: RowBatch, what: int, first_id: int) -> None:
+        """Remove the row of a run."""
+        batch.delete(layout.tombstone_key(self._raft_group, what, first_id))
+
+    def all(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (what, first id, last id) in this order; runs may follow one another or overlap."""
         at = len(self._prefix)
-        keys = (_TOMBSTONE.unpack_from(key, at) for key, _ in self._scan(self._prefix))
-        return [(what, dropped_id) for what, dropped_id in keys]
+        for key, value in self._scan(self._prefix):
+            what, first_id = _TOMBSTONE.unpack_from(key, at)
+            yield what, first_id, layout.tombstone_last_id(first_id, value)
 
 
 class ConfigurationRows(RowsOfKind):

@@ -208,6 +208,30 @@ async def test_lost_rows_come_back_that_the_tier_got_after_the_checkpoint(tmp_pa
             assert await fetch_all(node, queue) == list(enumerate(messages))
 
 
+async def test_lost_rows_of_what_the_log_still_has_need_no_tier(tmp_path: Path) -> None:
+    """The log may give it up and has not yet; its objects may be gone since this node was away."""
+    rng, tier, clock = random.Random(9), Tier(), ManualClock()
+    async with tiered_node(tmp_path, tier, clock=clock) as node:
+        expected = await fill(node, rng, 2)
+        await upload(node)
+        clock.advance(LOCAL_MS / 1_000)
+        await retain(node)
+        storage = node.app.node
+        (engine,) = storage.engines()
+        assert engine.machine.tier.local_offset(TOPIC.topic_id, 1) == len(expected[1])
+        assert storage.status().log_first_position == 0
+        checkpointer = storage._keeping.checkpointer
+        checkpointer.want(engine.replica_id)
+        await checkpointer.write_due(storage.engines(), storage.replicas())
+        assert checkpointer.indexes[engine.replica_id] > 0
+    shutil.rmtree(tmp_path / "state")
+    tier.bucket.objects.clear()
+    async with tiered_node(tmp_path, tier, clock=clock) as node:
+        assert not node.app.node.status().replicas[0].reason
+        for queue, messages in expected.items():
+            assert await fetch_all(node, queue) == list(enumerate(messages))
+
+
 async def test_lost_rows_are_not_made_up_while_the_store_is_gone(tmp_path: Path) -> None:
     """The raft group is read-only, says why, and is whole again when the store is back."""
     rng, tier, clock = random.Random(6), Tier(), ManualClock()

@@ -69,7 +69,8 @@ def test_golden_bytes(golden: Callable[[str, Mapping[str, bytes]], None]) -> Non
             "broker key": rows.broker_key(RAFT_GROUP, 0xB0B0),
             "broker": BrokerRow(5, 9, STORE_TIME_MS, b"resolution").encode(),
             "tombstone key": rows.tombstone_key(RAFT_GROUP, 1, 7),
-            "tombstone": rows.encode_tombstone(STORE_TIME_MS),
+            "tombstone": rows.encode_tombstone(STORE_TIME_MS, 7, 7),
+            "tombstone of a run": rows.encode_tombstone(STORE_TIME_MS, 7, 1_000_006),
             "configuration": ConfigurationRow(8, b"payload").encode(),
             "move key": rows.move_key(RAFT_GROUP, 7, 3),
             "move": MoveRow(1, 100, 2).encode(),
@@ -121,7 +122,8 @@ def test_values_round_trip(
         BrokerRow(first, second, third, resolution),
     ):
         assert type(row).decode(row.encode()) == row
-    assert rows.decode_tombstone(rows.encode_tombstone(first)) == first
+    last_id = max(word, second % 2**32)
+    assert rows.tombstone_last_id(word, rows.encode_tombstone(first, word, last_id)) == last_id
     assert rows.decode_owned(rows.encode_owned(word % 4097)) == word % 4097
 
 

@@ -75,7 +75,7 @@ async def test_long_runs_are_ranges_and_short_ones_single_pins() -> None:
 async def test_what_waits_of_a_dropped_topic_goes_with_its_pin() -> None:
     """Its rows are named; what was placed in its queues has no queue any more."""
     log = log_with({3: WAITING, 4: placed(4), 5: PinRow.pending(PartKind.HALF, 99, 7)})
-    log.machine.dropped.add((DropKind.TOPIC, 99))
+    log.machine.dropped.add(log.store.new_batch(), DropKind.TOPIC, 99, 0)
     found = await PinSweep().sweep(log.machine, {}, 0)
     assert (found.low_index, found.pending) == (3, [PendingKey(7, 5, 0)])
     assert found.runs == [PinRun(PendingRef(5, 0), PendingRef(5, 1))]

@@ -110,6 +110,7 @@ from strata_mq.layout.rows import (
     raft_group_prefix,
     retracted_key,
     tombstone_key,
+    tombstone_last_id,
 )
 from strata_mq.layout.stored_properties import type_and_born_ms
 from strata_mq.layout.tier_rows import (
@@ -230,6 +231,7 @@ __all__ = [
     "text_hash",
     "tier_local_key",
     "tombstone_key",
+    "tombstone_last_id",
     "type_and_born_ms",
     "unpack_longs",
     "unpack_message_id",

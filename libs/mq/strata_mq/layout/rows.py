@@ -120,6 +120,7 @@ _HEAD = struct.Struct(">QI")
 _ID = struct.Struct(">IQ")
 _BROKER = struct.Struct(">QQQ")
 _TOMBSTONE = struct.Struct(">Q")
+_TOMBSTONE_RUN = struct.Struct(">QI")
 _CONFIGURATION_INDEX = struct.Struct(">Q")
 _MOVE = struct.Struct(">IQI")
 _LOCAL = struct.Struct(">QQQ")
@@ -491,12 +492,16 @@ def decode_own_revision(value: bytes) -> int:
     return int(revision)
 
 
-def encode_tombstone(group_time_ms: int) -> bytes:
-    """Return the value of a tombstone."""
-    return _TOMBSTONE.pack(group_time_ms)
+def encode_tombstone(group_time_ms: int, first_id: int, last_id: int) -> bytes:
+    """Return the value of the tombstone of a run of ids; its key has the first one."""
+    if first_id == last_id:
+        return _TOMBSTONE.pack(group_time_ms)
+    return _TOMBSTONE_RUN.pack(group_time_ms, last_id)
 
 
-def decode_tombstone(value: bytes) -> int:
-    """Return when a tombstone was set, in ms of group time."""
-    (group_time_ms,) = _TOMBSTONE.unpack(value)
-    return int(group_time_ms)
+def tombstone_last_id(first_id: int, value: bytes) -> int:
+    """Return the last id of a tombstone by its first id and its value."""
+    if len(value) == _TOMBSTONE.size:
+        return first_id
+    _, last_id = _TOMBSTONE_RUN.unpack(value)
+    return int(last_id)

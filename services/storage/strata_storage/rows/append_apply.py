@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Container
 
 import google_crc32c
 
@@ -58,7 +58,7 @@ class AppendApply:
         consume_queues: ConsumeQueues,
         *,
         pending: PendingApply,
-        dropped: Collection[tuple[int, int]],
+        dropped: Container[tuple[int, int]],
         traffic: Traffic,
         parsed_max_bytes: int,
     ) -> None:

@@ -50,6 +50,7 @@ from strata_storage.base.applied_listener import AppliedListener
 from strata_storage.base.config import EngineOptions
 from strata_storage.rows.append_apply import AppendApply
 from strata_storage.rows.consume_queues import ConsumeQueues
+from strata_storage.rows.dropped_ids import DroppedIds
 from strata_storage.rows.machine_plugins import PLUGIN_KINDS, MachinePlugins
 from strata_storage.rows.moves import Moves
 from strata_storage.rows.ownership import Ownership, Topic
@@ -106,7 +107,7 @@ class GroupMachine:
         self.ownership = Ownership(self.rows)
         self.queues = QueueStates(self.rows.queues, options.queue_rows_max)
         self.consume_queues = ConsumeQueues(self.rows.cq, options.cq_cache_bytes)
-        self.dropped = set(self.rows.tombstones.all())
+        self.dropped = DroppedIds(self.rows.tombstones)
         self.tier = TierState(
             tier_metadata(store, raft_group),
             self.rows.tier,
@@ -311,8 +312,7 @@ class GroupMachine:
         self.tier.forget(self.state.raft_index)
         self.ownership = Ownership(self.rows)
         # The same object: others look at it.
-        self.dropped.clear()
-        self.dropped.update(self.rows.tombstones.all())
+        self.dropped.reload()
         self.moves = self._read_moves()
         self._low_index = self.state.low_index
         self._configuration = self._read_configuration()
@@ -503,8 +503,7 @@ class GroupMachine:
         else:
             rows.heads.delete_group(batch, command.dropped_id)
             rows.leases.delete_group(batch, command.dropped_id)
-        rows.tombstones.put(batch, command.what, command.dropped_id, self.state.group_time_ms)
-        self.dropped.add((command.what, command.dropped_id))
+        self.dropped.add(batch, command.what, command.dropped_id, self.state.group_time_ms)
         self._dropped.append(command)
 
 

@@ -7,7 +7,7 @@ here as a later epoch is owned whatever this state says (rule 18): its row says 
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from strata_mq.commands import DropKind, OwnCommand, QueuePlace, SlotGrant
@@ -106,7 +106,7 @@ class Ownership:
             self._places[topic_id][queue] = is_here
 
     def change(
-        self, batch: RowBatch, command: OwnCommand, dropped: Collection[tuple[int, int]] = ()
+        self, batch: RowBatch, command: OwnCommand, dropped: Container[tuple[int, int]] = ()
     ) -> None:
         """Take in a command and write the rows; queues of dropped topics get none."""
         self.slots.change(command.slots)

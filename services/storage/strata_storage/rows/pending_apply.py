@@ -10,7 +10,7 @@ that row. Both are written together.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from typing import NamedTuple
 
 from strata_mq.commands import (
@@ -106,7 +106,7 @@ class PendingApply:
         queues: QueueStates,
         consume_queues: ConsumeQueues,
         *,
-        dropped: Collection[tuple[int, int]],
+        dropped: Container[tuple[int, int]],
     ) -> None:
         self._rows = rows
         self._queues = queues

@@ -13,7 +13,7 @@ to stop a replica: messages that were not uploaded wait in the log.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 from strata_mq.commands import (
@@ -84,7 +84,7 @@ class TierState:
         rows: TierRows,
         raft_index: int,
         *,
-        dropped: Collection[tuple[int, int]] = (),
+        dropped: Container[tuple[int, int]] = (),
     ) -> None:
         self.metadata = metadata
         self._rows = rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Container
 
 from strata_mq.commands import DropKind, TrimCommand, TrimmedQueue
 from strata_mq.layout import QueueRow, day_of
@@ -39,7 +39,7 @@ class TrimApply:
         pending: PendingApply,
         traces: TraceApply,
         plugins: MachinePlugins,
-        dropped: Collection[tuple[int, int]],
+        dropped: Container[tuple[int, int]],
         broker_row_age_ms: int,
     ) -> None:
         self._rows = rows

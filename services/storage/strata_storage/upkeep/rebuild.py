@@ -234,17 +234,8 @@ class _Replay:
                     write_pending_ids(self._rows, self._batch, entry, topic_id, first, count)
                 continue
             end = resolution.base_offset + part.count - len(resolution.duplicates)
-            if self._is_kept(part.key.topic_id, resolution.queue, end - 1):
+            if not self._is_trimmed(part.key.topic_id, resolution.queue, end - 1):
                 append_rows.write_part(part.first, part.count, part.key.topic_id, resolution)
-
-    def _is_kept(self, topic_id: int, queue: int, offset: int) -> bool:
-        """Whether an offset is retained and its rows come from the log.
-
-        Ranges that may be in the tier only are read from there whole.
-        """
-        if self._is_trimmed(topic_id, queue, offset):
-            return False
-        return offset >= self._rows.tier.local.get(topic_id, queue)
 
     def _is_trimmed(self, topic_id: int, queue: int, offset: int) -> bool:
         row = self._queues.get((topic_id, queue))
@@ -252,22 +243,18 @@ class _Replay:
         return row is None or offset < row.min_offset
 
     def _resolve(self, frame: StoredFrame) -> None:
-        """Write the rows of what is retained of a RESOLVE's messages.
+        """Write the rows of what is retained of a RESOLVE's messages, and their pins.
 
-        Messages that only the tier has leave just the pin: it tells the repeat of a call how the
-        message ended (rule 37).
+        The entries that hold the messages may be gone: then the tier has those.
         """
         command = decode_resolve(frame.payload)
-        placed = []
-        for item in command.items:
-            if item.action is not ResolveAction.DELIVER or self._rows.pins.is_lost(item.key.ref):
-                continue
-            place = item.topic_id, item.queue, item.offset_or_due
-            if self._is_kept(*place):
-                placed.append(self._corrected(item))
-            elif item.row is not None and not self._is_trimmed(*place):
-                pin = PinRow.placed(item.row.kind, *place)
-                self._rows.pins.put(self._batch, item.key.ref, pin)
+        placed = [
+            self._corrected(item)
+            for item in command.items
+            if item.action is ResolveAction.DELIVER
+            and not self._rows.pins.is_lost(item.key.ref)
+            and not self._is_trimmed(item.topic_id, item.queue, item.offset_or_due)
+        ]
         write_placed(self._rows, self._batch, placed, command.group_time_ms, frame.index)
 
     def _corrected(self, item: ResolveItem) -> ResolveItem:
