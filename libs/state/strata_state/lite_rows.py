@@ -26,7 +26,7 @@ class LiteParentRows(RowsOfKind):
 
     def delete_topic(self, batch: RowBatch, topic_id: int) -> None:
         """Remove a parent topic's rows."""
-        self._delete(batch, self._prefix + _U32.pack(topic_id))
+        self._delete_stored_of(batch, self._prefix + _U32.pack(topic_id))
 
     def all(self) -> Iterator[tuple[tuple[int, int], LiteParentRow]]:
         """Iterate ((topic, queue), row)."""
@@ -58,7 +58,7 @@ class LiteNumberRows(RowsOfKind):
 
     def delete_topic(self, batch: RowBatch, topic_id: int) -> None:
         """Remove a parent topic's rows."""
-        self._delete(batch, self._prefix + _U32.pack(topic_id))
+        self._delete_stored_of(batch, self._prefix + _U32.pack(topic_id))
 
     def after(self, topic_id: int, name: bytes) -> Iterator[tuple[bytes, int]]:
         """Iterate (name, number) of a parent topic's lite topics behind a name, by name."""
@@ -90,7 +90,7 @@ class LiteNameRows(RowsOfKind):
 
     def delete_topic(self, batch: RowBatch, topic_id: int) -> None:
         """Remove a parent topic's rows."""
-        self._delete(batch, self._prefix + _U32.pack(topic_id))
+        self._delete_stored_of(batch, self._prefix + _U32.pack(topic_id))
 
     def after(self, topic_id: int, number: int) -> Iterator[tuple[int, int, bytes]]:
         """Iterate (topic, number, name) behind a number, by topic and number."""

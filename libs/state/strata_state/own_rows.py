@@ -56,7 +56,7 @@ class QueuePlaceRows(RowsOfKind):
 
     def delete_topic(self, batch: RowBatch, topic_id: int) -> None:
         """Remove a topic's rows."""
-        self._delete(batch, self._prefix + _U32.pack(topic_id))
+        self._delete_stored_of(batch, self._prefix + _U32.pack(topic_id))
 
     def all(self) -> list[tuple[int, int, bool]]:
         """Return (topic, queue, whether it is here)."""
@@ -98,7 +98,7 @@ class MoveRows(RowsOfKind):
 
     def delete_topic(self, batch: RowBatch, topic_id: int) -> None:
         """Remove a topic's rows."""
-        self._delete(batch, self._prefix + _U32.pack(topic_id))
+        self._delete_stored_of(batch, self._prefix + _U32.pack(topic_id))
 
     def all(self) -> list[tuple[int, int, MoveRow]]:
         """Return (topic, queue, row)."""

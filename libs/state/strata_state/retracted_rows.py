@@ -95,7 +95,7 @@ class RetractedRows(RowsOfKind):
 
     def delete_topic(self, batch: RowBatch, topic_id: int) -> None:
         """Remove a topic's rows."""
-        self._delete(batch, self._prefix + _U32.pack(topic_id))
+        self._delete_stored_of(batch, self._prefix + _U32.pack(topic_id))
 
     def _key(self, topic_id: int, queue: int, offset: int) -> bytes:
         return layout.retracted_key(self._raft_group, topic_id, queue, offset)

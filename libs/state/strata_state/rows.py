@@ -111,7 +111,7 @@ class QueueRows(RowsOfKind):
 
     def delete_topic(self, batch: RowBatch, topic_id: int) -> None:
         """Remove a topic's rows."""
-        self._delete(batch, self._prefix + _U32.pack(topic_id))
+        self._delete_stored_of(batch, self._prefix + _U32.pack(topic_id))
 
 
 class CqRows(RowsOfKind):
@@ -156,15 +156,15 @@ class CqRows(RowsOfKind):
     def delete_below(self, batch: RowBatch, topic_id: int, queue: int, base_offset: int) -> None:
         """Remove rows whose base is below `base_offset`."""
         prefix = layout.cq_prefix(self._raft_group, topic_id, queue)
-        batch.delete_range(prefix, prefix + _U64.pack(base_offset))
+        self._delete_stored(batch, prefix, prefix + _U64.pack(base_offset))
 
     def delete_queue(self, batch: RowBatch, topic_id: int, queue: int) -> None:
         """Remove a queue's rows."""
-        self._delete(batch, layout.cq_prefix(self._raft_group, topic_id, queue))
+        self._delete_stored_of(batch, layout.cq_prefix(self._raft_group, topic_id, queue))
 
     def delete_topic(self, batch: RowBatch, topic_id: int) -> None:
         """Remove a topic's rows."""
-        self._delete(batch, self._prefix + _U32.pack(topic_id))
+        self._delete_stored_of(batch, self._prefix + _U32.pack(topic_id))
 
 
 class HeadRows(RowsOfKind):
@@ -250,7 +250,7 @@ class HeadRows(RowsOfKind):
 
     def delete_group(self, batch: RowBatch, consumer_group_id: int) -> None:
         """Remove a consumer group's rows."""
-        self._delete(batch, self._prefix + _U32.pack(consumer_group_id))
+        self._delete_stored_of(batch, self._prefix + _U32.pack(consumer_group_id))
 
 
 class LeaseRows(RowsOfKind):
@@ -276,12 +276,16 @@ class LeaseRows(RowsOfKind):
         return ((layout.parse_head_key(key), decode_lease(row)) for key, row in rows)
 
     def delete_all(self, batch: RowBatch, key: ConsumerKey) -> None:
-        """Remove the rows of one (consumer group, topic, queue)."""
+        """Remove the rows of one (consumer group, topic, queue), also those of the same batch."""
         self._delete(batch, self.prefix(key))
+
+    def delete_stored(self, batch: RowBatch, key: ConsumerKey) -> None:
+        """Remove the rows of one (consumer group, topic, queue) that are in the store."""
+        self._delete_stored_of(batch, self.prefix(key))
 
     def delete_group(self, batch: RowBatch, consumer_group_id: int) -> None:
         """Remove a consumer group's rows."""
-        self._delete(batch, self._prefix + _U32.pack(consumer_group_id))
+        self._delete_stored_of(batch, self._prefix + _U32.pack(consumer_group_id))
 
 
 class BrokerRows(RowsOfKind):

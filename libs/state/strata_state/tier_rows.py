@@ -35,7 +35,7 @@ class TierLocalRows(RowsOfKind):
 
     def delete_topic(self, batch: RowBatch, topic_id: int) -> None:
         """Remove a topic's rows."""
-        self._delete(batch, self._prefix + _U32.pack(topic_id))
+        self._delete_stored_of(batch, self._prefix + _U32.pack(topic_id))
 
     def all(self) -> Iterator[tuple[int, int, int]]:
         """Iterate (topic, queue, local offset) as they are at the call."""

@@ -64,6 +64,8 @@ from strata_tier.ranges import RowTierMetadata, TierMetadata
 
 Ordinals = frozenset[int]
 _NONE: Ordinals = frozenset()
+# Kinds that are applied together with others.
+_OFTEN = (CommandKind.RESOLVE, CommandKind.KV_WRITE)
 
 OpenTierMetadata = Callable[[StateStore, int], TierMetadata]
 """Opens what a raft group has in the tier."""
@@ -499,7 +501,7 @@ class GroupMachine:
             self.moves.drop_topic(command.dropped_id)
             for key in rows.heads.of_topic(command.dropped_id):
                 rows.heads.delete(batch, key)
-                rows.leases.delete_all(batch, key)
+                rows.leases.delete_stored(batch, key)
         else:
             rows.heads.delete_group(batch, command.dropped_id)
             rows.leases.delete_group(batch, command.dropped_id)
@@ -511,8 +513,7 @@ def _is_rare(entry: Entry) -> bool:
     if entry.kind != EntryKind.NORMAL:
         return False
     kind = entry.payload[0][0]
-    often = kind == CommandKind.RESOLVE or kind in PLUGIN_KINDS
-    return kind > CommandKind.DEAD_LETTER and not often
+    return kind > CommandKind.DEAD_LETTER and kind not in _OFTEN
 
 
 def _is_trim(entry: Entry) -> bool:
