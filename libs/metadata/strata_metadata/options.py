@@ -59,12 +59,15 @@ class WatchOptions:
         response_changes: changes in one response; other work goes on between two responses.
         max_watchers: streams open at once.
         keepalive_ms: a stream with nothing to tell says so this often.
+        snapshot_rows: most rows in one answer; one answer of a million rows would hold up
+            everything else for a second. A stream from the start has them in pieces.
     """
 
     recent_changes: int = 2_048
     response_changes: int = 500
     max_watchers: int = 1_000
     keepalive_ms: int = 500
+    snapshot_rows: int = 100_000
 
 
 @dataclass(frozen=True, slots=True)

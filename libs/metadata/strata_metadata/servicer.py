@@ -60,7 +60,11 @@ class CachedMetaServicer:
         self, request: meta_pb2.GetSnapshotRequest, context: CallContext
     ) -> meta_pb2.GetSnapshotResponse:
         """Return all rows."""
-        revision, rows = await self._cache.snapshot()
+        try:
+            revision, rows = await self._cache.snapshot()
+        except MetaRefused as refusal:
+            status = meta_pb2.MetaStatus(outcome=refusal.outcome, reason=refusal.reason)
+            return meta_pb2.GetSnapshotResponse(status=status)
         if not revision:
             return meta_pb2.GetSnapshotResponse(status=_NOTHING_KNOWN)
         return await snapshot_response(revision, rows)

@@ -74,6 +74,7 @@ class WatchHub:
         self._revision = revision
         self._stamp = stamp
         self._response_changes = options.response_changes
+        self._snapshot_rows = options.snapshot_rows
         self._keepalive_s = options.keepalive_ms / 1_000
         self._is_fresh = is_fresh
         self._cluster = own(cluster)
@@ -178,11 +179,20 @@ class WatchHub:
         """Return a revision and all rows as they stand then, what others refer to first.
 
         Other work goes on meanwhile, changes of the rows too.
+
+        Raises:
+            MetaRefused: LIMIT_REACHED: more rows than one answer may have.
         """
         revision, rows = self._revision, self._store.frozen()
         changes: list[meta_pb2.Change] = []
         try:
             for number, change in enumerate(_all_rows(rows), 1):
+                if number > self._snapshot_rows:
+                    raise MetaRefused(
+                        meta_pb2.META_OUTCOME_LIMIT_REACHED,
+                        f"there are more than {self._snapshot_rows} rows (max_snapshot_rows); "
+                        "Watch from revision 0 has them in pieces",
+                    )
                 changes.append(change)
                 if number % self._response_changes == 0:
                     await asyncio.sleep(0)

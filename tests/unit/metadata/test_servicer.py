@@ -58,6 +58,24 @@ async def test_reads_are_served(channel: Channel, cache: MetadataCache) -> None:
     assert (response.revision, list(response.rows)) == (4, [topic("t")])
 
 
+async def test_more_rows_than_one_answer_may_have_are_refused(network: InprocNetwork) -> None:
+    """An answer of a million rows would stop the process; the stream has them in pieces."""
+    cache = MetadataCache(MemoryMetadataStore(), WatchOptions(snapshot_rows=2), Metrics.disabled())
+    server = network.server("large copy")
+    server.register(META_SERVICE, CachedMetaServicer(cache))
+    await server.start()
+    channel = network.channel("inproc:large copy")
+    cache.apply(meta_pb2.WatchResponse(revision=2, changes=[topic("a"), topic("b")]))
+    assert len((await snapshot(channel)).rows) == 2
+    cache.apply(meta_pb2.WatchResponse(revision=3, changes=[topic("c")]))
+    response = await snapshot(channel)
+    assert response.status.outcome == meta_pb2.META_OUTCOME_LIMIT_REACHED
+    assert "max_snapshot_rows" in response.status.reason
+    assert not response.rows
+    await channel.close()
+    await server.stop(0)
+
+
 async def test_every_other_call_says_where_to_go(channel: Channel) -> None:
     """UNAVAILABLE with a reason, for each RPC of the service but the three that read."""
     reads = ("GetIdentity", "GetSnapshot", "Watch")

@@ -124,6 +124,11 @@ class NameserverConfig(Section):
         ge=1,
         description="Most changes in one message of a watch stream.",
     )
+    max_snapshot_rows: int = Field(
+        default=_WATCH.snapshot_rows,
+        ge=1,
+        description="Most rows in one answer to GetSnapshot; more are in the stream.",
+    )
     watch_keepalive_ms: int = Field(
         default=_WATCH.keepalive_ms,
         ge=10,
@@ -299,6 +304,7 @@ class NameserverConfig(Section):
             response_changes=self.max_watch_response_changes,
             max_watchers=self.max_watchers,
             keepalive_ms=self.watch_keepalive_ms,
+            snapshot_rows=self.max_snapshot_rows,
         )
 
     def alone(self) -> Self:
