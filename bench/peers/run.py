@@ -169,6 +169,8 @@ class Run:
 
     def _load(self, peer: Peer, work: Work, number: int) -> None:
         load: dict[str, Any] = {"system": peer.name, "work": work.name, "round": number}
+        # Pages that another system left to the page cache are not written in this one's window.
+        os.sync()
         try:
             load |= peer.load(work, self._new_topic(), self._options.seconds)
         except FAILURES as error:
