@@ -37,6 +37,7 @@ port = {REMOTING_PORT}
 log_segment_bytes = 16777216
 retention_interval_ms = 5000
 transaction_check_interval_ms = 5000
+scrub_bytes_per_s = 33554432
 """
 
 
