@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.peers import remoting
 from bench.peers.rocketmq import BROKER, START_LIMIT_S, RocketMqPeer
 from bench.peers.works import Kind, Phase
 from tests.e2e.standalone import HOST
@@ -44,7 +43,5 @@ class DLedger(RocketMqPeer):
             )
             self._start(folder, f"broker-{node}", "1g", BROKER, ["-c", str(config)])
         # A proxy that starts before a broker is known ends.
-        self.processes.wait(
-            "a leader", lambda: bool(remoting.masters(self._name_server)), START_LIMIT_S
-        )
+        self.processes.wait("a leader", lambda: bool(self.masters()), START_LIMIT_S)
         self.launch_proxy(folder, "1g")

@@ -47,7 +47,7 @@ def main() -> None:
 
 def created(peer: RocketMq, limit_s: float) -> list[dict[str, Any]]:
     """Create topics until the time is over; return the figures of each stretch."""
-    (broker,) = remoting.masters(peer._name_server)
+    (broker,) = peer.masters()
     ends_s = time.monotonic() + limit_s
     stretches: list[dict[str, Any]] = []
     count = 0

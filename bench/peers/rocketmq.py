@@ -66,7 +66,7 @@ class RocketMqPeer(V2Peer):
         """Create a topic at every master, and wait for its route; see the base class."""
 
         def create() -> bool:
-            masters = remoting.masters(self._name_server)
+            masters = self.masters()
             for master in masters:
                 remoting.create_topic(master, topic, queues)
                 remoting.create_group(master, GROUP)
@@ -79,6 +79,15 @@ class RocketMqPeer(V2Peer):
             lambda: remoting.has_route(self._name_server, topic),
             CREATE_LIMIT_S,
         )
+
+    def masters(self) -> list[str]:
+        """Return the addresses of the brokers that take topics.
+
+        Raises:
+            OSError: no connection.
+            PeerError: the name server refused.
+        """
+        return remoting.masters(self._name_server)
 
     def launch_name_server(self, folder: Path) -> None:
         """Start the name server and wait until it answers."""
@@ -168,7 +177,7 @@ class RocketMq(RocketMqPeer):
         self.processes.wait("broker", self._has_master, START_LIMIT_S)
 
     def _has_master(self) -> bool:
-        if not remoting.masters(self._name_server):
+        if not self.masters():
             raise PeerError("no master is known yet")
         return True
 

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from strata_mq.commands import (
+    CommandKind,
+    LiteChange,
+    TrimCommand,
+    TrimmedQueue,
+    encode_lite_topics,
+    encode_trim,
+)
 from strata_mq.commands.common import PartResolution, encode_append, encode_leases
 from strata_mq.commands.rare import DropCommand, DropKind, encode_dead_letter, encode_drop
 from strata_mq.layout.batch import PartKind
@@ -11,6 +19,8 @@ from strata_mq.leases.types import Lease, LeaseChange, LeaseState
 from strata_state.memory_store import MemoryStore
 from strata_state.ports import RowBatch
 from strata_storage.base.errors import ApplyError
+from strata_storage.lite.group import LiteGroup
+from strata_storage.lite.options import LiteOptions
 from tests.unit.storage.pending_entries import (
     START_MS,
     TOPIC_ID,
@@ -119,6 +129,25 @@ def test_leases_that_were_decided_before_a_drop_write_nothing(drop: DropCommand)
     log.add(leased())
     assert state_of(log) == (0, -1)
     assert log.machine.applied_index() == 4
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        encode_drop(DropCommand(DropKind.TOPIC, TOPIC_ID)),
+        encode_trim(TrimCommand(2, START_MS, [TrimmedQueue(TOPIC_ID, 0, 1)])),
+        encode_lite_topics(START_MS, [LiteChange(TOPIC_ID, 1, 1, 0, 4, dropped=[(0, b"lite")])]),
+    ],
+    ids=["drop", "trim", "end of a lite topic"],
+)
+def test_rows_of_entries_before_it_go_also_if_all_are_applied_at_once(ending: bytes) -> None:
+    """It deletes the rows that it finds in the store, so those before it must be there."""
+    log = Log()
+    lite = LiteGroup(log.machine, LiteOptions(max_lite_topics=10))
+    log.machine.plugins.add((CommandKind.LITE_TOPICS,), lite)
+    log.append((PLAIN, [message(1)]), apply=False)
+    log.add(ending)
+    assert list(log.machine.rows.cq.from_base(TOPIC_ID, 0, 0)) == []
 
 
 def test_messages_that_were_decided_before_a_drop_write_nothing() -> None:

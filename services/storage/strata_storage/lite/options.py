@@ -17,7 +17,7 @@ class LiteOptions:
         max_names: of one request, and of one page of a list.
         expiry_interval_ms: how often the leader looks for lite topics without traffic.
         expiry_batch: lite topics that it looks at each time.
-        max_ended: lite topics that it ends each time at most; each deletes a range of rows.
+        max_ended: lite topics that it ends each time at most; the rows of each are deleted.
     """
 
     max_lite_topics: int

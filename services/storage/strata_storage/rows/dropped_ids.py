@@ -1,7 +1,8 @@
 """Ids of dropped topics and consumer groups of a raft group, which never come back (rule 17).
 
-The nameserver counts ids up, and gives none twice. So they are kept as runs: of each kind there are
-at most as many as there are things that live, and one more, however many were dropped.
+The nameserver counts ids up, and gives none twice. So they are kept as runs: of each kind there is
+at most one more than there are things that live, or went before the raft group was there, however
+many were dropped.
 """
 
 from __future__ import annotations

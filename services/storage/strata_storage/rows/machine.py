@@ -64,7 +64,7 @@ from strata_tier.ranges import RowTierMetadata, TierMetadata
 
 Ordinals = frozenset[int]
 _NONE: Ordinals = frozenset()
-# Kinds that are applied together with others.
+# Kinds above DEAD_LETTER that look at no rows of the entries before them.
 _OFTEN = (CommandKind.RESOLVE, CommandKind.KV_WRITE)
 
 OpenTierMetadata = Callable[[StateStore, int], TierMetadata]
