@@ -15,7 +15,8 @@ from strata_broker.base.config import BrokerConfig
 from strata_broker.metadata.topic_rows import TopicRow
 from strata_broker.sends.outgoing import ParsedSend
 from strata_broker.storage_client.append_batches import StagedMessages
-from strata_mq.layout import OutgoingMessage
+from strata_mq.layout import OutgoingMessage, pack_message_id
+from strata_mq.slots import preferred_group
 from strata_testing import until
 from strata_testing.broker import broker_config
 from strata_testing.broker.client import id_of, message
@@ -52,6 +53,14 @@ async def answers_of(calls: Sequence[FakeCall]) -> list[service_pb2.SendMessageR
     async with asyncio.timeout(10):
         answers = await asyncio.gather(*(call.answer for call in calls))
     return [service_pb2.SendMessageResponse.FromString(answer) for (answer,) in answers]
+
+
+async def topic_of(app: BrokerApp, meta: FakeMeta, name: str) -> TopicRow:
+    """Return a topic once the broker has it."""
+    assert await app.view.wait_for_revision(meta.revision, 60)
+    topic = app.view.topic("", name)
+    assert topic is not None
+    return topic
 
 
 def entries_of(app: BrokerApp) -> list[StagedMessages]:
@@ -218,6 +227,50 @@ async def test_gathered_sends_follow_a_queue_that_moved(
     answers = await answers_of(calls)
     assert [answer.status.code for answer in answers] == [OK] * 4
     assert len(storage.messages(101)) == 5
+    assert app.send_budget.used_bytes == 0
+
+
+async def test_sends_to_a_topic_with_moved_queues_are_gathered_by_destination(
+    app: BrokerApp, edge: FakeEdge, storage: FakeStorage, meta: FakeMeta
+) -> None:
+    """A queue that moved is named; only a message that may be a repeat is looked for, alone."""
+    topic = await topic_of(app, meta, "orders")
+    first = meta_pb2.Epoch(epoch=0, raft_group=storage.slots[topic.slot_base])
+    second = meta_pb2.Epoch(epoch=1, raft_group=3 - first.raft_group)
+    row = meta_pb2.QueueOverride(topic_id=topic.topic_id, queue=0, epochs=[first, second])
+    meta.put(meta_pb2.Change(queue_override=row))
+    assert await app.view.wait_for_revision(meta.revision, 60)
+    storage.slots[topic.slot_base] = second.raft_group
+    assert set(app.view.moved_in(topic)) == {second.raft_group}
+
+    storage.gate = asyncio.Event()
+    young = [message("orders", number) for number in range(100)]
+    for each in young:
+        each.system_properties.born_timestamp.GetCurrentTime()
+        each.system_properties.born_timestamp.seconds += 60
+    suspect = message("orders", 100)
+    calls = edge.begin_turn(*map(send_of, [*young[:50], suspect, *young[50:]]))
+    entries = [len(entry.indexes) for entry in entries_of(app)]
+    assert len(entries) == 3
+    assert sum(entries) == len(young)
+    storage.gate.set()
+    answers = await answers_of(calls)
+    assert {answer.status.code for answer in answers} == {OK}
+    assert len(storage.messages(topic.topic_id)) == len(young) + 1
+    looked_for = {
+        request.message_id
+        for _, request in storage.calls
+        if isinstance(request, storage_pb2.QueryRequest)
+    }
+    assert looked_for == {suspect.system_properties.message_id}
+    named = {id_of(number) for number in range(101)}
+    queue = {stored.message_id for stored in storage.queues[topic.topic_id, 0]}
+    assert queue == {
+        pack_message_id(each)
+        for each in named
+        if app.view.queue_at(topic, second.raft_group, pack_message_id(each)) == 0
+        and preferred_group(pack_message_id(each), (1, 2)) == second.raft_group
+    }
     assert app.send_budget.used_bytes == 0
 
 

@@ -20,7 +20,13 @@ from strata.storage.v1 import storage_pb2
 from strata_broker.metadata.access_rows import AccessRows
 from strata_broker.metadata.name_index import Name, NameIndex
 from strata_broker.metadata.tables import MetadataTables
-from strata_broker.metadata.topic_rows import MAX_TOPICS_IN_USE, Home, TopicRow, TopicRows
+from strata_broker.metadata.topic_rows import (
+    MAX_TOPICS_IN_USE,
+    Home,
+    MovedIn,
+    TopicRow,
+    TopicRows,
+)
 from strata_metadata.placement import PlacementView
 from strata_metadata.tables import NO_RAFT_GROUP
 from strata_mq.slots import FIRST_LITE_QUEUE, SLOT_COUNT, lite_home
@@ -180,17 +186,18 @@ class MetadataView(PlacementView[MetadataTables]):
         moved to it get their share by name, chosen by the key, so that a repeat has the same
         answer.
         """
-        overrides = self.overrides(topic)
-        if not overrides:
+        moved_in = self.moved_in(topic).get(raft_group)
+        if moved_in is None:
             return LEADER_CHOOSES
-        here = [
-            queue for queue in range(topic.queue_count) if self.owner(topic, queue) == raft_group
-        ]
-        moved_in = [queue for queue in here if not self.is_any(topic, raft_group, queue)]
-        if not moved_in:
-            return LEADER_CHOOSES
-        number = crc32(key) % len(here)
-        return moved_in[number] if number < len(moved_in) else LEADER_CHOOSES
+        number = crc32(key) % moved_in.queue_count
+        return moved_in.queues[number] if number < len(moved_in.queues) else LEADER_CHOOSES
+
+    def moved_in(self, topic: TopicRow) -> Mapping[int, MovedIn]:
+        """Return the queues of a topic that "any queue" does not include, by raft group."""
+        if topic.moved_in_at != self.placement_version:
+            topic.moved_in = self._moved_in_of(topic) if self.overrides(topic) else {}
+            topic.moved_in_at = self.placement_version
+        return topic.moved_in
 
     def holders(self, topic: TopicRow) -> dict[int, list[int]]:
         """Return every raft group that holds an epoch of a queue -> those queues, by number.
@@ -215,6 +222,17 @@ class MetadataView(PlacementView[MetadataTables]):
     def holders_first(self, topic: TopicRow) -> list[int]:
         """Return all raft groups: those that `holders` has for a topic, then the others."""
         return list(dict.fromkeys((*self.holders(topic), *sorted(self._tables.raft_groups))))
+
+    def _moved_in_of(self, topic: TopicRow) -> dict[int, MovedIn]:
+        queues: dict[int, list[int]] = {}
+        for queue in range(topic.queue_count):
+            queues.setdefault(self.owner(topic, queue), []).append(queue)
+        moved_in = {}
+        for raft_group, here in queues.items():
+            named = [queue for queue in here if not self.is_any(topic, raft_group, queue)]
+            if named:
+                moved_in[raft_group] = MovedIn(named, len(here))
+        return moved_in
 
     def homes(self, topic: TopicRow) -> tuple[Home, ...]:
         """Return the public names of a topic's queues, by raft group number."""

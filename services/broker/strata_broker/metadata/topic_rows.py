@@ -11,7 +11,7 @@ generation that is full becomes the old one. So a look-up that hits changes noth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from strata.meta.v1 import meta_pb2
@@ -34,6 +34,18 @@ class Home(NamedTuple):
     queues: Sequence[int]
 
 
+class MovedIn(NamedTuple):
+    """The queues of a topic that moved into a raft group, which sends have to name there.
+
+    Attributes:
+        queues: their numbers.
+        queue_count: queues of the topic in the raft group, these among them.
+    """
+
+    queues: Sequence[int]
+    queue_count: int
+
+
 class TopicRow:
     """A topic. `row` is the serialised `meta.v1.Topic`, for rarely used fields.
 
@@ -48,6 +60,8 @@ class TopicRow:
         "homes",
         "homes_at",
         "is_table",
+        "moved_in",
+        "moved_in_at",
         "name",
         "namespace",
         "previous_queue_count",
@@ -81,6 +95,8 @@ class TopicRow:
         self.groups_at = -1
         self.homes: tuple[Home, ...] = ()
         self.homes_at = -1
+        self.moved_in: Mapping[int, MovedIn] = {}
+        self.moved_in_at = -1
 
     @property
     def is_dead_letter(self) -> bool:

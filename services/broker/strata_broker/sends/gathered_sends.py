@@ -19,7 +19,7 @@ from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.base.append_places import PendingPlace
 from strata_broker.base.failures import passed_over, unexpected
-from strata_broker.metadata.metadata import LEADER_CHOOSES, MetadataView, Name, TopicRow
+from strata_broker.metadata.metadata import MetadataView, Name, TopicRow
 from strata_broker.metadata.quotas import Quotas
 from strata_broker.sends.outgoing import MessagePreparer, ParsedSend
 from strata_broker.sends.pending_send import SEND, PendingSend, held_bytes
@@ -53,7 +53,7 @@ class GatheredSends:
         view: the metadata.
         preparer: checks messages.
         quotas: sends are gathered only while no quota limits them.
-        earlier: sends are gathered only while no message has to be looked for.
+        earlier: a send with a message that has to be looked for is staged by itself.
         requests: note unexpected failures.
     """
 
@@ -135,8 +135,23 @@ class GatheredSends:
 
     def _add(self, sends: _TopicSends, taken: _Taken, messages: Sequence[OutgoingMessage]) -> None:
         call, parsed, started_s, deadline_s = taken
-        raft_group = preferred_group(messages[0].message_id, sends.owners)
-        key = raft_group, int(deadline_s * _DEADLINES_PER_S)
+        if sends.may_suspect and self._earlier.suspects(sends.topic, messages):
+            self._sender.stage_alone(
+                PendingSend(
+                    self._sender,
+                    call,
+                    parsed.message_ids,
+                    outgoing=messages,
+                    topic=sends.topic,
+                    started_s=started_s,
+                    deadline_s=deadline_s,
+                )
+            )
+            return
+        message_id = messages[0].message_id
+        raft_group = preferred_group(message_id, sends.owners)
+        queue = self._view.queue_at(sends.topic, raft_group, message_id)
+        key = raft_group, queue, int(deadline_s * _DEADLINES_PER_S)
         entry = sends.entries.get(key)
         if entry is None or entry.request_bytes > _MAX_ENTRY_BYTES:
             if entry is not None:
@@ -145,6 +160,7 @@ class GatheredSends:
                 self._sender,
                 sends.topic,
                 raft_group,
+                queue,
                 started_s=started_s,
                 deadline_s=deadline_s,
             )
@@ -168,12 +184,10 @@ class GatheredSends:
         topic = self._view.topic(*name)
         if topic is None or topic.is_table or topic.topic_type != meta_pb2.TOPIC_TYPE_NORMAL:
             return None
-        if self._quotas.limit_sends or self._view.overrides(topic):
+        owners = () if self._quotas.limit_sends else self._view.owners(topic)
+        if not owners:
             return None
-        owners = self._view.owners(topic)
-        if not owners or self._earlier.may_suspect(topic):
-            return None
-        return _TopicSends(topic, owners)
+        return _TopicSends(topic, owners, self._earlier.may_suspect(topic))
 
 
 class _Taken(NamedTuple):
@@ -186,15 +200,20 @@ class _Taken(NamedTuple):
 
 
 class _TopicSends:
-    """Sends to one topic: the owners of its queues, and entries by raft group and deadline."""
+    """Sends to one topic: the owners of its queues, and entries by destination and deadline.
 
-    __slots__ = ("entries", "owners", "taken", "topic")
+    `may_suspect`: some of its messages may have to be looked for before they are sent.
+    """
 
-    def __init__(self, topic: TopicRow, owners: tuple[int, ...]) -> None:
+    __slots__ = ("entries", "may_suspect", "owners", "taken", "topic")
+
+    def __init__(self, topic: TopicRow, owners: tuple[int, ...], may_suspect: bool) -> None:
         self.topic = topic
         self.owners = owners
+        self.may_suspect = may_suspect
         self.taken: list[_Taken] = []
-        self.entries: dict[tuple[int, int], _Entry] = {}
+        # By raft group, queue (LEADER_CHOOSES: any), and hundredths of a second.
+        self.entries: dict[tuple[int, int, int], _Entry] = {}
 
 
 class _Entry:
@@ -211,6 +230,7 @@ class _Entry:
         "_held_bytes",
         "_message_ids",
         "_messages",
+        "_queue",
         "_raft_group",
         "_sender",
         "_started_s",
@@ -223,6 +243,7 @@ class _Entry:
         sender: SendOwner,
         topic: TopicRow,
         raft_group: int,
+        queue: int,
         *,
         started_s: float,
         deadline_s: float,
@@ -230,6 +251,7 @@ class _Entry:
         self._sender = sender
         self._topic = topic
         self._raft_group = raft_group
+        self._queue = queue
         self._started_s = started_s
         self._deadline_s = deadline_s
         # Per send: its call, the ids of its messages, and which message is its first one.
@@ -277,7 +299,7 @@ class _Entry:
     def stage(self) -> None:
         """Put all messages into the raft group's batch."""
         topic = self._topic
-        key = PartKey(topic.topic_id, LEADER_CHOOSES, topic.slot_base, topic.queue_count)
+        key = PartKey(topic.topic_id, self._queue, topic.slot_base, topic.queue_count)
         self._sender.appender.stage(
             self._raft_group, key, self._messages, range(len(self)), self, self._deadline_s
         )
