@@ -53,10 +53,11 @@ TOPICS = {
 
 
 class UnaryEdge(BenchEdge):
-    """Keeps the handlers of rare calls, too."""
+    """Keeps the handlers of rare calls, too, and hands over sends of a turn together."""
 
     def __init__(self) -> None:
         self.unary: dict[str, UnaryHandler] = {}
+        self._turn: list[BenchCall] = []
 
     def add_unary(self, path: str, handler: UnaryHandler) -> None:  # type: ignore[override]
         """Keep it."""
@@ -65,10 +66,16 @@ class UnaryEdge(BenchEdge):
     async def send(self, request: bytes) -> service_pb2.SendResultEntry:
         """Send one message."""
         answer: asyncio.Future[Sequence[bytes]] = asyncio.get_running_loop().create_future()
-        self.hot.handle([BenchCall("SendMessage", request, answer.set_result)])
+        if not self._turn:
+            asyncio.get_running_loop().call_soon(self._hand_over)
+        self._turn.append(BenchCall("SendMessage", request, answer.set_result))
         response = service_pb2.SendMessageResponse.FromString((await answer)[0])
         assert response.status.code == definition_pb2.OK, response
         return response.entries[0]
+
+    def _hand_over(self) -> None:
+        turn, self._turn = self._turn, []
+        self.hot.handle(turn)
 
     async def commit(self, topic: str, entry: service_pb2.SendResultEntry) -> None:
         """Commit a transaction."""

@@ -11,7 +11,7 @@ from bench.peers.errors import PeerError
 from bench.peers.processes import Processes, run_load, sampling
 from bench.peers.works import Figure, Kind, Phase, Work
 
-RAMP_S = 1
+RAMP_S = 3
 """Seconds in which a load connects and begins, before it measures."""
 LONGEST_DRAIN = 3
 """A drain may take so many times the measured time."""

@@ -17,14 +17,16 @@ from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as service
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
-from strata_mq.layout import BLOCK_MESSAGES
+from strata_mq.layout import BLOCK_MESSAGES, ID_EPOCH_S
 from strata_sim.edge import CallRefused, Disconnected, SimConnection
+from strata_sim.machine import EPOCH_MS
 from strata_sim.network import SimNetwork
 
 _MESSAGING = "/apache.rocketmq.v2.MessagingService/"
 _ADMIN = "/strata.admin.v1.AdminService/"
 _TABLES = "/strata.kv.v1.KvService/"
 _SEND_ATTEMPTS = 3
+_CLOCK_OFFSET_S = (-0.5, 0.5)
 _TIMEOUT_S = 3.0
 # Answers that a client cannot tell apart from a slow network.
 LOST = (Disconnected, CallRefused, TimeoutError)
@@ -71,7 +73,9 @@ class SimClient:
         self._connections = [SimConnection(network, name, broker) for broker in brokers]
         chance.shuffle(self._connections)
         self._metadata = {"x-mq-client-id": name, "x-mq-language": "JAVA"}
-        self._prefix = f"{chance.getrandbits(96):024X}"
+        self._prefix = f"01{chance.getrandbits(64):016X}"
+        # Its clock differs from the others', and never runs ahead by what they allow for.
+        self._clock_offset_s = chance.uniform(*_CLOCK_OFFSET_S)
         self._ids = 0
 
     @property
@@ -82,8 +86,12 @@ class SimClient:
     def new_message_id(self) -> str:
         """Return an id of the protocol's form, used once."""
         self._ids += 1
+        seconds = self._wall_ms() // 1_000 - ID_EPOCH_S
         # Four are a block: the few messages of a seed have to go to all raft groups.
-        return f"01{self._prefix}{self._ids * BLOCK_MESSAGES // 4:08X}"
+        return f"{self._prefix}{seconds:08X}{self._ids * BLOCK_MESSAGES // 4:08X}"
+
+    def _wall_ms(self) -> int:
+        return EPOCH_MS + int((self.now_s + self._clock_offset_s) * 1_000)
 
     async def send(
         self,
@@ -113,6 +121,8 @@ class SimClient:
             properties.message_type = definition.LITE
             properties.lite_topic = lite_topic
         for attempt in range(1, _SEND_ATTEMPTS + 1):
+            # As official clients do: each attempt is born anew.
+            properties.born_timestamp.FromMilliseconds(self._wall_ms())
             try:
                 response = await self._call(
                     _MESSAGING + "SendMessage", request, service.SendMessageResponse
@@ -147,6 +157,8 @@ class SimClient:
         if deliver_at_ms:
             properties.delivery_timestamp.FromMilliseconds(deliver_at_ms)
         for attempt in range(1, _SEND_ATTEMPTS + 1):
+            # As official clients do: each attempt is born anew.
+            properties.born_timestamp.FromMilliseconds(self._wall_ms())
             try:
                 response = await self._call(
                     _MESSAGING + "SendMessage", request, service.SendMessageResponse

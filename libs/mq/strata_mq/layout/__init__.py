@@ -29,7 +29,13 @@ from strata_mq.layout.hashing import (
     text_hash,
     unpack_message_id,
 )
-from strata_mq.layout.id_times import BLOCK_MESSAGES, all_made_between, block_of, made_ms
+from strata_mq.layout.id_times import (
+    BLOCK_MESSAGES,
+    ID_EPOCH_S,
+    all_made_between,
+    block_of,
+    made_ms,
+)
 from strata_mq.layout.lite_rows import (
     LiteParentRow,
     decode_lite_number,
@@ -126,6 +132,7 @@ from strata_mq.layout.tier_rows import (
 __all__ = [
     "BLOCK_MESSAGES",
     "CHECKPOINT_KINDS",
+    "ID_EPOCH_S",
     "LONG_BYTES",
     "MAX_BATCH_BYTES",
     "MESSAGE_DAY_MS",

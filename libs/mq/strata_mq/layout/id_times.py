@@ -13,9 +13,10 @@ from collections.abc import Sequence
 BLOCK_MESSAGES = 128
 """So many successive messages of a client, made within a second, are a block (docs/adr/0073)."""
 
+ID_EPOCH_S = 1_609_459_200
+"""2021-01-01 00:00:00 UTC, from which ids count."""
+
 _VERSION = 1
-# 2021-01-01 00:00:00 UTC, from which ids count.
-_EPOCH_S = 1_609_459_200
 # Behind version, address and process.
 _SECONDS_AT = 9
 _SECONDS_END = 13
@@ -35,7 +36,7 @@ def all_made_between(ids: Sequence[bytes], first_ms: int, last_ms: int) -> bool:
     Returns:
         False also for ids of another form: they say nothing.
     """
-    first, last = first_ms // 1_000 - _EPOCH_S, last_ms // 1_000 - _EPOCH_S
+    first, last = first_ms // 1_000 - ID_EPOCH_S, last_ms // 1_000 - ID_EPOCH_S
     if last < 0 or first > _SECONDS_MAX or {each[0] for each in ids} != {_VERSION}:
         return False
     seconds = [each[_SECONDS_AT:_SECONDS_END] for each in ids]
@@ -52,7 +53,7 @@ def made_ms(message_id: bytes) -> int | None:
     if message_id[0] != _VERSION:
         return None
     seconds = int.from_bytes(message_id[_SECONDS_AT:_SECONDS_END], "big")
-    return (_EPOCH_S + seconds) * 1_000
+    return (ID_EPOCH_S + seconds) * 1_000
 
 
 def block_of(message_id: bytes) -> bytes | None:

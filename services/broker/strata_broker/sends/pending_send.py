@@ -109,6 +109,10 @@ class PendingSend:
             raft_group, key, outgoing, indexes, self, self._deadline_s, span=self._span
         )
 
+    def staged_as(self, transaction_id: str) -> None:
+        """Take note that the half message of this send was staged with a transaction id."""
+        self._pending[0] = (transaction_id, "")
+
     def time_left_s(self) -> float:
         """Return the time until the request's deadline; it is over at 0."""
         return self._deadline_s - self._sender.clock.monotonic_s()

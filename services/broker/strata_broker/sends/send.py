@@ -108,6 +108,7 @@ class Sender:
                 self,
                 self._view,
                 self._preparer,
+                producers=producers,
                 quotas=quotas,
                 earlier=storage.earlier,
                 requests=runtime.requests,
