@@ -222,4 +222,44 @@ OF_EDGES = (
         ),
         "assert again\\.entries\\[0\\]\\.offset == first\\.entries\\[0\\]\\.offset",
     ),
+    Mutation(
+        "take-a-sealed-end-for-the-end",
+        38,
+        "services/broker/strata_broker/storage_client/holder_calls.py",
+        (
+            "            if self._last_epochs(topic) == epochs:\n"
+            "                return answers\n\n"
+            "    async def _ask_each("
+        ),
+        "            return answers\n\n    async def _ask_each(",
+        (
+            "tests/unit/broker/test_holder_calls.py::"
+            "test_metadata_that_come_with_the_answer_change_who_is_asked",
+        ),
+        "assert await ends",
+    ),
+    Mutation(
+        "gather-a-repeat-after-a-move",
+        37,
+        "services/broker/strata_broker/sends/gathered_sends.py",
+        "        return _TopicSends(topic, owners, self._earlier.may_suspect(topic))",
+        "        return _TopicSends(topic, owners, False)",
+        (
+            "tests/unit/broker/test_gathered_sends.py::"
+            "test_sends_to_a_topic_with_moved_queues_are_gathered_by_destination",
+        ),
+        "assert",
+    ),
+    Mutation(
+        "stage-a-send-before-those-it-follows",
+        23,
+        "services/broker/strata_broker/sends/gathered_sends.py",
+        "            if sends.is_ordered:\n                self._stage_entries(sends)\n",
+        "",
+        (
+            "tests/unit/broker/test_gathered_kinds.py::"
+            "test_ordered_sends_of_a_turn_are_gathered_in_their_order",
+        ),
+        "assert entry_sizes\\(app\\) ==",
+    ),
 )

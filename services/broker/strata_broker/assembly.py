@@ -40,6 +40,7 @@ from strata_broker.receives.lite_subscriptions import LiteSubscriptions
 from strata_broker.receives.unclaimed import Unclaimed
 from strata_broker.remoting.assembly import new_remoting
 from strata_broker.sends.checks import TransactionChecker
+from strata_broker.sends.gathered_ends import GatheredEnds
 from strata_broker.sends.internal_sends import InternalSends
 from strata_broker.sends.message_groups import MessageGroups
 from strata_broker.sends.recalls import Recaller
@@ -312,8 +313,19 @@ class BrokerParts:
         return producers
 
     def _follow_transactions(self, producers: Producers, provisioner: Provisioner) -> None:
+        storage, config = self._storage.client, self._config.storage_client
         self._transactions = Transactions(
-            self.view, self._storage.client, self._metrics, handles=self.handles
+            self.view,
+            storage,
+            self._metrics,
+            ends=GatheredEnds(
+                storage,
+                max_per_call=config.max_ends_per_call,
+                clock=self._clock,
+                requests=self.requests,
+            ),
+            handles=self.handles,
+            timeout_s=config.call_timeout_ms / 1000,
         )
         self.checker = TransactionChecker(
             self.view,

@@ -45,6 +45,9 @@ class FakePending:
         # Raft groups that own nothing any more.
         self.refused_raft_groups: set[int] = set()
         self.refusals = 0
+        # Outcomes of the next ends among several, the last one first.
+        self.end_refusals: list[storage_pb2.Outcome.ValueType] = []
+        self.is_old = False
         # None: dropped
         self.ended: dict[Name, tuple[int, int] | None] = {}
 
@@ -102,6 +105,30 @@ class FakePending:
             return storage_pb2.EndTransactionResponse(refusal=_INVALID)
         queue, offset = self.ended[name] or (0, 0)
         return storage_pb2.EndTransactionResponse(queue=queue, offset=offset)
+
+    def end_all(
+        self, request: storage_pb2.EndTransactionRequest
+    ) -> storage_pb2.EndTransactionResponse:
+        """EndTransaction of several; a node of an older version does not know these."""
+        if self.is_old:
+            refusal = storage_pb2.Refusal(outcome=storage_pb2.OUTCOME_INVALID)
+            return storage_pb2.EndTransactionResponse(refusal=refusal)
+        response = storage_pb2.EndTransactionResponse()
+        for half in request.halves:
+            one = storage_pb2.EndTransactionRequest(
+                raft_group=request.raft_group,
+                topic_id=half.topic_id,
+                end=half.end,
+                message_id=half.message_id,
+            )
+            if half.HasField("pending"):
+                one.pending.CopyFrom(half.pending)
+            ended = self.end(one)
+            outcome = ended.refusal.outcome or storage_pb2.OUTCOME_OK
+            if self.end_refusals:
+                outcome = self.end_refusals.pop()
+            response.halves.add(outcome=outcome, queue=ended.queue, offset=ended.offset)
+        return response
 
     def recall(self, request: storage_pb2.RecallRequest) -> storage_pb2.RecallResponse:
         """Recall; a stored message was always delivered."""

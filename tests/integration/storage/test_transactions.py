@@ -21,7 +21,15 @@ from strata_testing.storage_node import (
     node_under_test,
     small_config,
 )
-from tests.integration.storage.waiting import append, end, half, let_pass, pop_bodies, waiting_batch
+from tests.integration.storage.waiting import (
+    append,
+    end,
+    end_all,
+    half,
+    let_pass,
+    pop_bodies,
+    waiting_batch,
+)
 
 COMMIT, ROLLBACK, GIVE_UP = (
     pb.TRANSACTION_END_COMMIT,
@@ -100,6 +108,50 @@ async def test_a_half_message_that_is_rolled_back_never_comes(node: NodeUnderTes
         assert not (await end(node, name, ROLLBACK)).refusal.outcome
     assert (await end(node, name, COMMIT)).refusal.outcome == pb.OUTCOME_INVALID_HANDLE
     assert await pop_bodies(node, wait_ms=50) == []
+
+
+async def test_several_transactions_end_together(node: NodeUnderTest) -> None:
+    """Each has its own outcome, in one entry of the log; a repeat says the same."""
+    names = [await half(node, b"half %d" % number) for number in range(4)]
+    gone = pb.PendingRef(index=names[0].index, ordinal=99)
+    hows = [COMMIT, ROLLBACK, COMMIT, COMMIT, ROLLBACK]
+    machine = node.app.node.engine(GROUP).machine
+    before = machine.applied_index()
+    first = await end_all(node, zip([*names, gone], hows, strict=True))
+    assert machine.applied_index() == before + 1
+    outcomes = [half_outcome.outcome for half_outcome in first.halves]
+    assert outcomes == [pb.OUTCOME_OK] * 4 + [pb.OUTCOME_INVALID_HANDLE]
+    assert sorted(await pop_bodies(node)) == [b"half 0", b"half 2", b"half 3"]
+    assert await end_all(node, zip([*names, gone], hows, strict=True)) == first
+    others = await end_all(node, ((names[0], ROLLBACK), (names[1], COMMIT), (names[2], COMMIT)))
+    assert [each.outcome for each in others.halves] == [
+        pb.OUTCOME_INVALID_HANDLE,
+        pb.OUTCOME_INVALID_HANDLE,
+        pb.OUTCOME_OK,
+    ]
+    assert others.halves[2] == first.halves[2]
+
+
+async def test_one_transaction_twice_in_a_call(node: NodeUnderTest) -> None:
+    """Its producer has repeated the call; the first one decides."""
+    name = await half(node, b"half")
+    ended = await end_all(node, ((name, COMMIT), (name, COMMIT), (name, ROLLBACK)))
+    assert [each.outcome for each in ended.halves] == [
+        pb.OUTCOME_OK,
+        pb.OUTCOME_OK,
+        pb.OUTCOME_INVALID_HANDLE,
+    ]
+    assert ended.halves[0] == ended.halves[1]
+    assert await pop_bodies(node) == [b"half"]
+
+
+async def test_several_transactions_are_committed_or_rolled_back(node: NodeUnderTest) -> None:
+    """Nothing else is done to several."""
+    name = await half(node, b"half")
+    refused = await end_all(node, ((name, COMMIT), (name, GIVE_UP)))
+    assert refused.refusal.outcome == pb.OUTCOME_INVALID
+    assert "committed or rolled back" in refused.refusal.reason
+    assert (await end(node, name, ROLLBACK)).refusal.outcome == pb.OUTCOME_UNSPECIFIED
 
 
 async def test_a_transaction_is_ended_by_the_id_of_its_message(node: NodeUnderTest) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import google_crc32c
 
@@ -80,6 +80,16 @@ async def end(
         raft_group=GROUP, pending=name, topic_id=TOPIC.topic_id, end=how
     )
     request.MergeFrom(pb.EndTransactionRequest(**fields))  # type: ignore[arg-type]
+    return await node.rpc.end_transaction(request, CONTEXT)
+
+
+async def end_all(
+    node: NodeUnderTest, ends: Iterable[tuple[pb.PendingRef, pb.TransactionEnd.ValueType]]
+) -> pb.EndTransactionResponse:
+    """End several transactions."""
+    request = pb.EndTransactionRequest(raft_group=GROUP)
+    for name, how in ends:
+        request.halves.add(pending=name, topic_id=TOPIC.topic_id, end=how)
     return await node.rpc.end_transaction(request, CONTEXT)
 
 

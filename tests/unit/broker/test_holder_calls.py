@@ -115,6 +115,20 @@ async def test_a_sealed_end_is_not_the_end(
     assert sorted(storage.asked) == [(1, (0, 1)), (2, (0,))]
 
 
+async def test_metadata_that_come_with_the_answer_change_who_is_asked(
+    view: MetadataView, topic: TopicRow, storage: FakeStorageClient
+) -> None:
+    """The answer says where the queue went, which this broker has heard since it asked."""
+    storage.left[1] = [moved(2)]
+    storage.ends[2] = {0: 14}
+    epochs = [meta_pb2.Epoch(raft_group=1), meta_pb2.Epoch(epoch=1, start_offset=10, raft_group=2)]
+    row = meta_pb2.QueueOverride(topic_id=TOPIC_ID, queue=0, epochs=epochs)
+    response = meta_pb2.WatchResponse(revision=2, changes=[meta_pb2.Change(queue_override=row)])
+    storage.after[1] = lambda: view.apply(response)
+    assert await ends(view, topic, storage) == {0: 14, 1: 5}
+    assert sorted(storage.asked) == [(1, (0, 1)), (1, (0, 1)), (2, (0,))]
+
+
 async def test_a_queue_that_is_not_open_yet_ends_where_it_was_sealed(
     view: MetadataView, topic: TopicRow, storage: FakeStorageClient
 ) -> None:

@@ -88,3 +88,6 @@ class StorageClientSection(Section):
         description="Most pairs of topic and raft group whose reads are counted.",
     )
     max_acks_per_call: int = Field(default=4_096, ge=1, description="Most acks in one call.")
+    max_ends_per_call: int = Field(
+        default=256, ge=1, description="Most transactions that one call ends."
+    )

@@ -12,6 +12,7 @@ from strata.storage.v1 import storage_pb2
 from strata_broker.access.handle_signer import HandleSigner
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.metadata.requests import Caller
+from strata_broker.sends.gathered_ends import GatheredEnds
 from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.requests import (
     BadHandleError,
@@ -37,6 +38,14 @@ _END_NAMES = {
 class Transactions:
     """See the module docstring.
 
+    Args:
+        view: topics and raft groups.
+        storage: is asked to give a message up.
+        metrics: what is counted.
+        ends: commits and rolls back.
+        handles: see below.
+        timeout_s: time of an end that names none.
+
     Attributes:
         handles: signs and reads transaction ids.
     """
@@ -47,11 +56,15 @@ class Transactions:
         storage: StorageClient,
         metrics: Metrics,
         *,
+        ends: GatheredEnds,
         handles: HandleSigner,
+        timeout_s: float,
     ) -> None:
         self.handles = handles
         self._view = view
         self._storage = storage
+        self._ends = ends
+        self._timeout_s = timeout_s
         self._ended = metrics.counter("strata_broker_transactions_ended_total")
         # RocketMQ's names; it has none for a transaction that is given up.
         self._rocketmq_ended = {
@@ -116,14 +129,19 @@ class Transactions:
             request.pending.index, request.pending.ordinal = handle.number, handle.part
         else:
             request.message_id = handle.message_id
+        if timeout_s is None:
+            timeout_s = self._timeout_s
         try:
-            response = await self._storage.call(
-                handle.raft_group,
-                "EndTransaction",
-                request,
-                storage_pb2.EndTransactionResponse,
-                timeout_s=timeout_s,
-            )
+            if end == storage_pb2.TRANSACTION_END_GIVE_UP:
+                response = await self._storage.call(
+                    handle.raft_group,
+                    "EndTransaction",
+                    request,
+                    storage_pb2.EndTransactionResponse,
+                    timeout_s=timeout_s,
+                )
+            else:
+                response = await self._ends.end(request, timeout_s)
         except RequestError as refused:
             if refused.code is Code.INVALID_RECEIPT_HANDLE:
                 raise invalid_transaction_id("it is unknown, or ended the other way") from refused

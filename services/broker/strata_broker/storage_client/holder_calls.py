@@ -3,7 +3,8 @@
 The state of a topic or of a consumer group is spread over raft groups; the caller merges the
 answers. A raft group that no longer has a queue says so, or says where it went: then the metadata
 here lags behind, and all raft groups are asked again. So the end of a sealed epoch is never taken
-for the end of the queue.
+for the end of the queue; it does not matter who told this broker of the next epoch, the answer or
+the metadata that came meanwhile.
 """
 
 from __future__ import annotations
@@ -110,8 +111,10 @@ class HolderCalls:
             RequestError: one of them refused, or did not answer.
         """
         while True:
+            epochs = self._last_epochs(topic)
             answers = await self.of_raft_groups(choose(), rpc, response_type, request_for)
-            if not self._learn(topic, answers):
+            self._learn(topic, answers)
+            if self._last_epochs(topic) == epochs:
                 return answers
 
     async def of_raft_groups(
@@ -145,6 +148,7 @@ class HolderCalls:
     ) -> list[tuple[int, Response]]:
         deadline_s = self._clock.monotonic_s() + self._timeout_s
         while True:
+            epochs = self._last_epochs(topic)
             try:
                 answers = await self._ask_each(topic, holders(), ask)
             except errors.MovedError:
@@ -152,7 +156,8 @@ class HolderCalls:
                     raise
                 await asyncio.sleep(_MOVED_PAUSE_S)
                 continue
-            if not self._learn(topic, answers):
+            self._learn(topic, answers)
+            if self._last_epochs(topic) == epochs:
                 return answers
 
     async def _ask_each(
@@ -185,13 +190,15 @@ class HolderCalls:
         )
         return [answer for each in answers for answer in each]
 
-    def _learn(self, topic: TopicRow, answers: Sequence[tuple[int, Response]]) -> bool:
-        """Learn from answers where queues have moved; return whether it was news."""
-        news = [
+    def _learn(self, topic: TopicRow, answers: Sequence[tuple[int, Response]]) -> None:
+        """Learn from answers where queues have moved."""
+        for number, answer in answers:
             self._view.learn(topic, number, getattr(answer, "sealed", ()))
-            for number, answer in answers
-        ]
-        return any(news)
+
+    def _last_epochs(self, topic: TopicRow) -> dict[int, int]:
+        """Return the last known epoch of each queue that moved."""
+        overrides = self._view.overrides(topic)
+        return {queue: override.epochs[-1].epoch for queue, override in overrides.items()}
 
 
 async def gather(work: Sequence[Awaitable[Result]]) -> list[Result]:

@@ -5,6 +5,8 @@ Protobuf to engine calls and back, as `servicer` does for the rest. No decision 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import CallContext
 from strata_mq.layout import PartKind, PendingKey, PendingRef, pack_message_id
@@ -14,6 +16,7 @@ from strata_storage.group.engine import GroupEngine
 from strata_storage.group.engines import Engines
 from strata_storage.leading.leader import GroupLeader
 from strata_storage.leading.pending.resolver import DELIVERING, Place
+from strata_storage.leading.pending.transactions import HalfEnd
 from strata_storage.reads.listing import PendingPage, PendingQuery
 from strata_storage.upkeep.instruments import Instruments
 
@@ -39,9 +42,13 @@ class PendingServicer:
     async def end_transaction(
         self, request: pb.EndTransactionRequest, context: CallContext
     ) -> pb.EndTransactionResponse:
-        """Commit, roll back or give up a half message."""
+        """Commit, roll back or give up a half message, or end several."""
         response = pb.EndTransactionResponse()
         engine = self._engines.engine(request.raft_group)
+        if request.halves:
+            for outcome in await self._end_halves(engine, request.halves):
+                response.halves.append(outcome)
+            return response
         try:
             place = await _end(self._deciding(engine), request)
         except Refused as refused:
@@ -53,6 +60,21 @@ class PendingServicer:
         if place is not None:
             response.queue, response.offset = place.queue, place.offset
         return response
+
+    async def _end_halves(
+        self, engine: GroupEngine, halves: Sequence[pb.HalfEnd]
+    ) -> list[pb.HalfOutcome]:
+        ends = [_half_end(half) for half in halves]
+        outcomes = await self._deciding(engine).pending.transactions.end_all(ends)
+        wrong = [number for number, outcome in enumerate(outcomes) if _is_wrong(outcome)]
+        if wrong:
+            # As for a single one.
+            await engine.barrier()
+            again = [ends[number] for number in wrong]
+            second = await self._deciding(engine).pending.transactions.end_all(again)
+            for number, outcome in zip(wrong, second, strict=True):
+                outcomes[number] = outcome
+        return list(map(_outcome_of, outcomes))
 
     async def recall(self, request: pb.RecallRequest, context: CallContext) -> pb.RecallResponse:
         """Take back a message that nobody got yet."""
@@ -110,6 +132,33 @@ async def _end(leader: GroupLeader, request: pb.EndTransactionRequest) -> Place 
         dead_letter_topic_id = request.dead_letter_topic_id
         return await transactions.give_up(name, request.topic_id, dead_letter_topic_id)
     raise Refused(pb.OUTCOME_INVALID, "a transaction is committed, rolled back or given up")
+
+
+def _half_end(half: pb.HalfEnd) -> HalfEnd:
+    """Return how a half ends.
+
+    Raises:
+        Refused: OUTCOME_INVALID.
+    """
+    if half.end not in (pb.TRANSACTION_END_COMMIT, pb.TRANSACTION_END_ROLLBACK):
+        raise Refused(pb.OUTCOME_INVALID, "several transactions are committed or rolled back")
+    is_commit = half.end == pb.TRANSACTION_END_COMMIT
+    if half.HasField("pending"):
+        ref = PendingRef(half.pending.index, half.pending.ordinal)
+        return HalfEnd(ref, b"", half.topic_id, is_commit)
+    return HalfEnd(None, pack_message_id(half.message_id), half.topic_id, is_commit)
+
+
+def _is_wrong(outcome: Place | Refused | None) -> bool:
+    return isinstance(outcome, Refused) and outcome.outcome == pb.OUTCOME_INVALID_HANDLE
+
+
+def _outcome_of(outcome: Place | Refused | None) -> pb.HalfOutcome:
+    if isinstance(outcome, Refused):
+        return pb.HalfOutcome(outcome=outcome.outcome)
+    if outcome is None:
+        return pb.HalfOutcome(outcome=pb.OUTCOME_OK)
+    return pb.HalfOutcome(outcome=pb.OUTCOME_OK, queue=outcome.queue, offset=outcome.offset)
 
 
 def _half_name(leader: GroupLeader, request: pb.EndTransactionRequest) -> PendingRef | Place:

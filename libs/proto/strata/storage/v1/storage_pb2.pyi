@@ -2240,6 +2240,7 @@ class EndTransactionRequest(_message.Message):
     END_FIELD_NUMBER: _builtins.int
     DEAD_LETTER_TOPIC_ID_FIELD_NUMBER: _builtins.int
     MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    HALVES_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     topic_id: _builtins.int
     end: Global___TransactionEnd.ValueType
@@ -2249,6 +2250,10 @@ class EndTransactionRequest(_message.Message):
     """When `pending` is not set: the newest message of the topic with this id, found by its id row."""
     @_builtins.property
     def pending(self) -> Global___PendingRef: ...
+    @_builtins.property
+    def halves(self) -> _containers.RepeatedCompositeFieldContainer[Global___HalfEnd]:
+        """Several halves at once, instead of the fields above; nodes of older versions refuse it (INVALID)."""
+
     def __init__(
         self,
         *,
@@ -2258,14 +2263,48 @@ class EndTransactionRequest(_message.Message):
         end: Global___TransactionEnd.ValueType = ...,
         dead_letter_topic_id: _builtins.int = ...,
         message_id: _builtins.str = ...,
+        halves: _abc.Iterable[Global___HalfEnd] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pending", b"pending"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead_letter_topic_id", b"dead_letter_topic_id", "end", b"end", "message_id", b"message_id", "pending", b"pending", "raft_group", b"raft_group", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead_letter_topic_id", b"dead_letter_topic_id", "end", b"end", "halves", b"halves", "message_id", b"message_id", "pending", b"pending", "raft_group", b"raft_group", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EndTransactionRequest: _TypeAlias = EndTransactionRequest  # noqa: Y015
+
+@_typing.final
+class HalfEnd(_message.Message):
+    """How one of several half messages ends."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PENDING_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.int
+    end: Global___TransactionEnd.ValueType
+    """COMMIT or ROLLBACK."""
+    message_id: _builtins.str
+    """As in EndTransactionRequest."""
+    @_builtins.property
+    def pending(self) -> Global___PendingRef: ...
+    def __init__(
+        self,
+        *,
+        pending: Global___PendingRef | None = ...,
+        topic_id: _builtins.int = ...,
+        end: Global___TransactionEnd.ValueType = ...,
+        message_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pending", b"pending"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "message_id", b"message_id", "pending", b"pending", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HalfEnd: _TypeAlias = HalfEnd  # noqa: Y015
 
 @_typing.final
 class EndTransactionResponse(_message.Message):
@@ -2274,6 +2313,7 @@ class EndTransactionResponse(_message.Message):
     REFUSAL_FIELD_NUMBER: _builtins.int
     QUEUE_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
+    HALVES_FIELD_NUMBER: _builtins.int
     queue: _builtins.int
     """Committed: the place of the message."""
     offset: _builtins.int
@@ -2281,20 +2321,53 @@ class EndTransactionResponse(_message.Message):
     def refusal(self) -> Global___Refusal:
         """INVALID_HANDLE: no such half message, or it ended with the other outcome."""
 
+    @_builtins.property
+    def halves(self) -> _containers.RepeatedCompositeFieldContainer[Global___HalfOutcome]:
+        """Of `EndTransactionRequest.halves`, in their order."""
+
     def __init__(
         self,
         *,
         refusal: Global___Refusal | None = ...,
         queue: _builtins.int = ...,
         offset: _builtins.int = ...,
+        halves: _abc.Iterable[Global___HalfOutcome] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "queue", b"queue", "refusal", b"refusal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["halves", b"halves", "offset", b"offset", "queue", b"queue", "refusal", b"refusal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EndTransactionResponse: _TypeAlias = EndTransactionResponse  # noqa: Y015
+
+@_typing.final
+class HalfOutcome(_message.Message):
+    """What became of one of several half messages."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    outcome: Global___Outcome.ValueType
+    """OK, or as `EndTransactionResponse.refusal`; what was not decided may be asked for again alone."""
+    queue: _builtins.int
+    offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        outcome: Global___Outcome.ValueType = ...,
+        queue: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "outcome", b"outcome", "queue", b"queue"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HalfOutcome: _TypeAlias = HalfOutcome  # noqa: Y015
 
 @_typing.final
 class RecallRequest(_message.Message):

@@ -13,8 +13,9 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
+from itertools import chain
 from typing import NamedTuple
 
 from strata.storage.v1 import storage_pb2 as pb
@@ -249,15 +250,20 @@ class Resolver:
             Refused: OUTCOME_INVALID_HANDLE, there is none.
         """
         ids = self._machine.rows.ids
-        first_day = ids.first_day()
         today = day_of(self._proposer.now_ms())
-        for day in range(today, (today if first_day is None else first_day) - 1, -1):
+        for day in chain((today,), self._earlier_days(today)):
             found = ids.get(day, topic_id, message_id)
             if isinstance(found, PendingRef):
                 return found
             if found is not None:
                 return Place(topic_id, *found)
         raise Refused(pb.OUTCOME_INVALID_HANDLE, "no message with this id")
+
+    def _earlier_days(self, today: int) -> Iterator[int]:
+        """Return the days before today that may have ids, the newest first; looked up when used."""
+        first_day = self._machine.rows.ids.first_day()
+        if first_day is not None:
+            yield from range(today - 1, first_day - 1, -1)
 
     def find_due(self, key: PendingKey) -> Waiting | None:
         """Return a message by its row; None: it ended, or something about it is in flight."""

@@ -55,6 +55,18 @@ class Check(NamedTuple):
     is_guess: bool = False
 
 
+class HalfEnd(NamedTuple):
+    """How a producer ends a half: it is committed, or else rolled back.
+
+    `message_id` (17 bytes) names it if `name` is None.
+    """
+
+    name: PendingRef | None
+    message_id: bytes
+    topic_id: int
+    is_commit: bool
+
+
 class GroupTransactions:
     """Serves EndTransaction and decides checks for one leader in one term."""
 
@@ -101,14 +113,16 @@ class GroupTransactions:
         if found.row.checks == DELIVERING:
             await self._resolver.settled()
             return elsewhere
-        target = target_of(found.row)
-        if self._resolver.can_place(target):
-            decision = self._resolver.deliver(found, target, End.COMMITTED)
-        else:
-            # Its queues are elsewhere: decided now, brought there by the timer.
-            decision = self._resolver.reschedule(found, self._proposer.now_ms(), DELIVERING)
+        decision = self._commit(found)
         await decision.wait()
         return decision.place or elsewhere
+
+    def _commit(self, found: Waiting) -> Decision:
+        target = target_of(found.row)
+        if self._resolver.can_place(target):
+            return self._resolver.deliver(found, target, End.COMMITTED)
+        # Its queues are elsewhere: decided now, brought there by the timer.
+        return self._resolver.reschedule(found, self._proposer.now_ms(), DELIVERING)
 
     async def roll_back(self, name: PendingRef | Place, topic_id: int) -> None:
         """Drop a half.
@@ -147,6 +161,46 @@ class GroupTransactions:
         decision = self._resolver.deliver(found, target, End.GIVEN_UP)
         await decision.wait()
         return decision.place or Place(dead_letter_topic_id, queue, 0)
+
+    async def end_all(self, halves: Sequence[HalfEnd]) -> list[Place | Refused | None]:
+        """End halves; those that still wait are decided in one turn, so they share an entry.
+
+        Returns:
+            For each, where it is (None: rolled back), or what `commit` or `roll_back` raised.
+        """
+        begun = [self._begin(half) for half in halves]
+        return [
+            each if isinstance(each, Refused) else await self._finish(half, each)
+            for half, each in zip(halves, begun, strict=True)
+        ]
+
+    def _begin(self, half: HalfEnd) -> Decision | PendingRef | Place | Refused:
+        """Decide about a half that waits; return the name of any other one, or why not."""
+        try:
+            name = half.name or self._resolver.name_of(half.topic_id, half.message_id)
+            found = self._find(name)
+            if not isinstance(found, Waiting) or found.row.checks == DELIVERING:
+                return name
+            self._check_half(found, half.topic_id)
+            if half.is_commit:
+                return self._commit(found)
+            return self._resolver.discard(found, End.ROLLED_BACK)
+        except Refused as refused:
+            return refused
+
+    async def _finish(
+        self, half: HalfEnd, begun: Decision | PendingRef | Place
+    ) -> Place | Refused | None:
+        try:
+            if not isinstance(begun, Decision):
+                if half.is_commit:
+                    return await self.commit(begun, half.topic_id)
+                await self.roll_back(begun, half.topic_id)
+                return None
+            await begun.wait()
+            return begun.place or (Place(half.topic_id, 0, 0) if half.is_commit else None)
+        except Refused as refused:
+            return refused
 
     def _find(self, name: PendingRef | Place) -> Waiting | Decision | Ended | None:
         return Ended(name) if isinstance(name, Place) else self._resolver.find(name)
