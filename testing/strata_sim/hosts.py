@@ -56,6 +56,7 @@ from strata_storage.process.member_setup import (
     MemberSetup,
     MemberStores,
 )
+from strata_storage.upkeep.damage import damaged_replicas
 from strata_testing.simulated_disk import Keep, SimulatedDisk
 from strata_tier.store import MemoryBucket
 
@@ -128,6 +129,11 @@ class Host:
         self.expects_failure = False
         self.serving = False
         self._app: _App | None = None
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether it has lost something for good, for which others do not make up yet."""
+        return False
 
     @property
     def name(self) -> str:
@@ -349,6 +355,11 @@ class StorageHost(Host):
         if self.app is None or not self.serving:
             return {}
         return dict(self.app.app.node.replicas())
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether a replica takes no part until another one is made in its place."""
+        return bool(damaged_replicas(self.replicas()))
 
     def _build(self) -> StorageMember:
         world = self.world

@@ -107,8 +107,9 @@ class Storm:
     def _choose_for_host(self) -> Fault | None:
         impaired = {name for _, fault in self._active for name in fault.victims}
         tiers = {host.kind for host in self._cluster.hosts if host.name in impaired}
-        # A machine that does not run for another reason is impaired too.
-        tiers |= {host.kind for host in self._members() if not host.serving}
+        # So is a machine that does not run for another reason, or whose replica is to be replaced:
+        # it lost rows, and their objects in the tier had gone before it was back.
+        tiers |= {host.kind for host in self._members() if not host.serving or host.is_damaged}
         free = [host for host in self._members() if host.kind not in tiers]
         if not free:
             return None
