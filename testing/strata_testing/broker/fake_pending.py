@@ -93,6 +93,8 @@ class FakePending:
 
     def end(self, request: storage_pb2.EndTransactionRequest) -> storage_pb2.EndTransactionResponse:
         """EndTransaction."""
+        if request.halves:
+            return self._end_all(request)
         name: Name | None = (request.raft_group, request.pending.index, request.pending.ordinal)
         if not request.HasField("pending"):
             name = self.named(request.topic_id, pack_message_id(request.message_id))
@@ -106,10 +108,10 @@ class FakePending:
         queue, offset = self.ended[name] or (0, 0)
         return storage_pb2.EndTransactionResponse(queue=queue, offset=offset)
 
-    def end_all(
+    def _end_all(
         self, request: storage_pb2.EndTransactionRequest
     ) -> storage_pb2.EndTransactionResponse:
-        """EndTransaction of several; a node of an older version does not know these."""
+        """End several; a node of an older version does not know these."""
         if self.is_old:
             refusal = storage_pb2.Refusal(outcome=storage_pb2.OUTCOME_INVALID)
             return storage_pb2.EndTransactionResponse(refusal=refusal)

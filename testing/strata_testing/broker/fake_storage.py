@@ -227,8 +227,6 @@ class FakeStorage(FakeTelling):
     ) -> storage_pb2.EndTransactionResponse:
         if trouble is not None:
             return storage_pb2.EndTransactionResponse(refusal=trouble)
-        if request.halves:
-            return self.pending.end_all(request)
         return self.pending.end(request)
 
     def _recall(

@@ -254,10 +254,10 @@ def test_each_work_has_its_options() -> None:
     assert filled(5.0) == 100_000
     assert "-mode send -in-flight 16 -batch 32" in commands[Kind.SEND]
     assert (
-        "-warmup 1 -seconds 15.0 -mode drain -in-flight 8 -messages 90000" in commands[Kind.DRAIN]
+        "-warmup 3 -seconds 15.0 -mode drain -in-flight 8 -messages 90000" in commands[Kind.DRAIN]
     )
     assert "-mode end-to-end -receivers 16 -rate 1000" in commands[Kind.END_TO_END]
     assert "-mode waits -in-flight 12 -rate 50" in commands[Kind.WAITS]
     gets = next(work for work in WORKS if work.kind is Kind.GETS)
     command = " ".join(StrataTables().command(gets, "t", 5.0))
-    assert "-mode table-get -dialect strata -in-flight 64 -warmup 1 -seconds 5.0" in command
+    assert "-mode table-get -dialect strata -in-flight 64 -warmup 3 -seconds 5.0" in command

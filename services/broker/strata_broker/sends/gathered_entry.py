@@ -70,8 +70,8 @@ class GatheredEntry:
         sender: SendOwner,
         topic: TopicRow,
         destination: Destination,
-        kind: PartKind,
         *,
+        kind: PartKind,
         started_s: float,
         deadline_s: float,
         deadline_mark: int,
@@ -88,7 +88,7 @@ class GatheredEntry:
         self._message_ids: list[Sequence[str]] = []
         self._firsts: list[int] = []
         self._messages: list[OutgoingMessage] = []
-        # Of half messages, one for each send.
+        # One for each send of a half message.
         self._transaction_ids: list[str] = []
         # Sends that go on by themselves, by number.
         self._alone: dict[int, PendingSend] = {}

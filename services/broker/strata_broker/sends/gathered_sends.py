@@ -176,7 +176,7 @@ class GatheredSends:
                 self._sender,
                 topic,
                 destination,
-                kind,
+                kind=kind,
                 started_s=started_s,
                 deadline_s=deadline_s,
                 deadline_mark=deadline_mark,

@@ -2323,7 +2323,7 @@ class EndTransactionResponse(_message.Message):
 
     @_builtins.property
     def halves(self) -> _containers.RepeatedCompositeFieldContainer[Global___HalfOutcome]:
-        """Of `EndTransactionRequest.halves`, in their order."""
+        """One for each of `EndTransactionRequest.halves`, in their order."""
 
     def __init__(
         self,
@@ -2343,7 +2343,7 @@ Global___EndTransactionResponse: _TypeAlias = EndTransactionResponse  # noqa: Y0
 
 @_typing.final
 class HalfOutcome(_message.Message):
-    """What became of one of several half messages."""
+    """The outcome for one of several half messages."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
