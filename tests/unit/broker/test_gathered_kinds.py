@@ -154,9 +154,9 @@ async def test_half_messages_that_are_settled_in_parts_have_the_ids_they_were_st
     answers = await answers_of(calls)
     assert storage.count("Append") > 1
     stored = {}
-    for one in storage.pending.waiting.values():
-        properties = definition_pb2.Message.FromString(one.data).user_properties
-        stored[one.message_id] = properties["__transactionId__"]
+    for pending in storage.pending.waiting.values():
+        properties = definition_pb2.Message.FromString(pending.data).user_properties
+        stored[pending.message_id] = properties["__transactionId__"]
     given = [answer.entries[0] for answer in answers]
     assert stored == {pack_message_id(one.message_id): one.transaction_id for one in given}
     assert len(stored) == len(halves)
