@@ -60,6 +60,7 @@ class ClientFrames:
         "_left",
         "_max_header_bytes",
         "_max_requests",
+        "_over",
         "_requests",
         "_reset_cost_s",
         "begun",
@@ -85,6 +86,8 @@ class ClientFrames:
         # Requests of several frames, and the one whose frame goes on in the next chunk.
         self._requests: dict[int, _Message] = {}
         self._current: tuple[int, _Message] | None = None
+        # Requests that were answered before their end: what still comes of them is no message.
+        self._over: set[int] = set()
 
     def is_unfinished(self, stream: int) -> bool:
         """Whether the client has more of a request to send."""
@@ -96,8 +99,12 @@ class ClientFrames:
         return bool(self._requests)
 
     def forget(self, stream: int) -> None:
-        """A stream has ended."""
-        self._requests.pop(stream, None)
+        """The server has ended a stream, or the client has."""
+        if self._requests.pop(stream, None) is not None:
+            self._over.add(stream)
+            self._count_requests()
+        if self._current is not None and self._current[0] == stream:
+            self._current = None
 
     def pass_over(self, data: memoryview) -> None:
         """Take in the next chunk; it is not empty."""
@@ -111,7 +118,8 @@ class ClientFrames:
             length = high << 8 | low
             at += HEADER_BYTES
             if kind == DATA:
-                if self._requests or not flags & END_STREAM or length > self._large_bytes:
+                followed = self._requests or self._over
+                if followed or not flags & END_STREAM or length > self._large_bytes:
                     self._data(stream, flags, length, data[at : at + length])
             elif kind != WINDOW_UPDATE and not (
                 kind == HEADERS and flags & END_HEADERS and length <= _SMALL_HEADERS_BYTES
@@ -125,6 +133,10 @@ class ClientFrames:
 
     def _data(self, stream: int, flags: int, length: int, piece: memoryview) -> None:
         self._current = None
+        if stream in self._over:
+            if flags & END_STREAM:
+                self._over.discard(stream)
+            return
         if flags & END_STREAM:
             if self._requests.pop(stream, None) is None and length > self._large_bytes:
                 self.begun.append((stream, length))
@@ -134,8 +146,7 @@ class ClientFrames:
         message = self._requests.get(stream)
         if message is None:
             message = self._requests[stream] = _Message()
-            if len(self._requests) > self._max_requests:
-                self.fault = "requests"
+            self._count_requests()
         self._current = stream, message
         self._read(stream, message, piece)
 
@@ -172,6 +183,13 @@ class ClientFrames:
         elif kind == RST_STREAM:
             self.cost_s += self._reset_cost_s
             self.reset.append(stream)
+            # Whoever takes in both takes in what was reset first.
+            self.begun = [each for each in self.begun if each[0] != stream]
             self._requests.pop(stream, None)
+            self._over.discard(stream)
         elif not flags & ACK:
             self.cost_s += self._control_cost_s
+
+    def _count_requests(self) -> None:
+        if len(self._requests) + len(self._over) > self._max_requests:
+            self.fault = "requests"

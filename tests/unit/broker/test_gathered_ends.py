@@ -144,3 +144,18 @@ async def test_a_client_that_goes_leaves_the_other_ends_alone(
     assert all(place is not None for place in storage.pending.ended.values())
     assert len(storage.pending.ended) == 2
     assert app.endpoint
+
+
+async def test_ends_that_a_stop_interrupts_are_answered(
+    app: BrokerApp, edge: FakeEdge, client: Client, storage: FakeStorage
+) -> None:
+    """Those under way, and those that come when no further task is taken."""
+    ids = await halves(client, range(4))
+    storage.gate, storage.gated_rpc = asyncio.Event(), "EndTransaction"
+    ends = [(number, each, COMMIT) for number, each in enumerate(ids)]
+    under_way = asyncio.ensure_future(end_together(edge, ends[:2]))
+    await storage.called("EndTransaction")
+    await app.requests.stop(1.0)
+    assert await under_way == [definition_pb2.PROXY_TIMEOUT] * 2
+    assert await end_together(edge, ends[2:]) == [definition_pb2.TOO_MANY_REQUESTS] * 2
+    storage.gate.set()

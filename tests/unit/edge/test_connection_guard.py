@@ -288,3 +288,61 @@ def test_ends_are_no_business_of_who_sends_small_requests(large: LargeRequests) 
     assert not one.guard.stands_still
     assert (large.held_bytes, large.waiting) == (0, 0)
     assert one.said == b""
+
+
+def test_a_request_that_is_reset_as_it_begins_holds_no_room(large: LargeRequests) -> None:
+    """Both are in one chunk, as when a call's time is over while its request is being sent."""
+    connection = Connection(large)
+    begun = raw.frame(raw.HEADERS, raw.END_HEADERS, 1, b"h")
+    begun += raw.data_frames(1, raw.message(bytes(3_000))[:100], end=False)
+    connection.client(begun + reset(1))
+    assert (large.held_bytes, large.waiting) == (0, 0)
+    connection.begin(3, 2_000)
+    assert large.held_bytes == 2_000
+
+
+@pytest.mark.parametrize("ends_by_reset", [False, True])
+def test_the_rest_of_a_request_that_was_answered_early_is_no_message(
+    large: LargeRequests, *, ends_by_reset: bool
+) -> None:
+    """Its bytes would be taken for the length of a message of gigabytes, which waits forever."""
+    connection = Connection(large)
+    connection.begin(1, 3_000)
+    connection.server(raw.frame(raw.HEADERS, raw.END_HEADERS | raw.END_STREAM, 1, b"t"))
+    assert large.held_bytes == 0
+    rest = raw.frame(raw.DATA, 0, 1, b"\xff" * 50)
+    # Within a frame, at its end, and between two frames.
+    for cut in (5, len(rest), len(rest) + 4):
+        for piece in pieces(rest + rest, [cut]):
+            connection.client(bytes(piece))
+    assert (large.held_bytes, large.waiting) == (0, 0)
+    connection.client(
+        reset(1) if ends_by_reset else raw.frame(raw.DATA, raw.END_STREAM, 1, b"\xff")
+    )
+    connection.begin(3, 2_000)
+    assert large.held_bytes == 2_000
+    assert not connection.guard.fault
+
+
+def test_the_rest_of_a_frame_that_was_answered_early_is_no_message(large: LargeRequests) -> None:
+    """The answer comes between two pieces of one frame."""
+    connection = Connection(large)
+    body = raw.message(bytes(1_500)) + b"\xff" * 500
+    frames = raw.frame(raw.HEADERS, raw.END_HEADERS, 1, b"h") + raw.frame(raw.DATA, 0, 1, body)
+    connection.client(frames[:200])
+    assert large.held_bytes == 1_500
+    connection.server(raw.frame(raw.HEADERS, raw.END_HEADERS | raw.END_STREAM, 1, b"t"))
+    connection.client(frames[200:])
+    assert (large.held_bytes, large.waiting) == (0, 0)
+
+
+def test_requests_that_are_never_ended_end_the_connection(large: LargeRequests) -> None:
+    """Also if the server has answered all of them."""
+    connection = Connection(large)
+    for number in range(LIMITS.max_unfinished_requests + 1):
+        assert not connection.guard.fault
+        connection.begin(2 * number + 1, 1_500)
+        connection.server(
+            raw.frame(raw.HEADERS, raw.END_HEADERS | raw.END_STREAM, 2 * number + 1, b"t")
+        )
+    assert connection.guard.fault == "requests"

@@ -19,7 +19,7 @@ from strata_broker.base.failures import unexpected
 from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.requests import RequestError
 from strata_runtime.clock import Clock
-from strata_runtime.tasks import RequestTasks, TooManyTasksError
+from strata_runtime.tasks import RequestTasks
 
 _END = "end transactions"
 # Ends whose deadlines are so close have one: the earliest.
@@ -80,15 +80,21 @@ class GatheredEnds:
             self._requests.spawn(
                 _END, self._call(raft_group, ends), lambda _: _fail(ends, unexpected())
             )
-        except TooManyTasksError:
+        except RuntimeError:
+            # Too many tasks run, or the broker stops.
             _fail(ends, errors.too_many_requests())
 
     async def _call(self, raft_group: int, ends: Sequence[_End]) -> None:
-        if len(ends) == 1:
-            await self._call_alone(raft_group, ends[0])
-            return
-        for one in await self._call_together(raft_group, ends):
-            self._spawn(raft_group, (one,))
+        try:
+            if len(ends) == 1:
+                await self._call_alone(raft_group, ends[0])
+                return
+            for one in await self._call_together(raft_group, ends):
+                self._spawn(raft_group, (one,))
+        except asyncio.CancelledError:
+            # The broker stops; those who wait are not tasks of the same owner.
+            _fail(ends, errors.timed_out())
+            raise
 
     async def _call_together(self, raft_group: int, ends: Sequence[_End]) -> Sequence[_End]:
         """End several; return those that are not answered."""
