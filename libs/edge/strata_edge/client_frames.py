@@ -183,7 +183,7 @@ class ClientFrames:
         elif kind == RST_STREAM:
             self.cost_s += self._reset_cost_s
             self.reset.append(stream)
-            # Whoever takes in both takes in what was reset first.
+            # The guard takes in resets before beginnings.
             self.begun = [each for each in self.begun if each[0] != stream]
             self._requests.pop(stream, None)
             self._over.discard(stream)

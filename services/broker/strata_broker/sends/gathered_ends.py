@@ -47,6 +47,7 @@ class GatheredEnds:
         self._requests = requests
         # By raft group and deadline.
         self._turn: dict[tuple[int, int], list[_End]] = {}
+        self._turn_began_s = 0.0
 
     async def end(
         self, request: storage_pb2.EndTransactionRequest, timeout_s: float
@@ -61,9 +62,11 @@ class GatheredEnds:
             RequestError: INVALID_RECEIPT_HANDLE, or no answer in time.
         """
         loop = asyncio.get_running_loop()
-        deadline_s = self._clock.monotonic_s() + timeout_s
         if not self._turn:
+            self._turn_began_s = self._clock.monotonic_s()
             loop.call_soon(self._call_all)
+        # Ends of a turn with as much time left have one deadline.
+        deadline_s = self._turn_began_s + timeout_s
         answer: Answer = loop.create_future()
         key = request.raft_group, int(deadline_s * _DEADLINES_PER_S)
         self._turn.setdefault(key, []).append(_End(request, answer, deadline_s))
