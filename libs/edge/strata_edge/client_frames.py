@@ -60,7 +60,7 @@ class ClientFrames:
         "_left",
         "_max_header_bytes",
         "_max_requests",
-        "_over",
+        "_opened",
         "_requests",
         "_reset_cost_s",
         "begun",
@@ -86,8 +86,9 @@ class ClientFrames:
         # Requests of several frames, and the one whose frame goes on in the next chunk.
         self._requests: dict[int, _Message] = {}
         self._current: tuple[int, _Message] | None = None
-        # Requests that were answered before their end: what still comes of them is no message.
-        self._over: set[int] = set()
+        # Calls without data so far. Data of any other stream comes after its answer: it is no
+        # message.
+        self._opened: set[int] = set()
 
     def is_unfinished(self, stream: int) -> bool:
         """Whether the client has more of a request to send."""
@@ -95,14 +96,13 @@ class ClientFrames:
 
     @property
     def follows(self) -> bool:
-        """Whether there is a request of several frames."""
-        return bool(self._requests)
+        """Whether there is a request that has not ended: the answer may come before its end."""
+        return bool(self._requests or self._opened)
 
     def forget(self, stream: int) -> None:
-        """The server has ended a stream, or the client has."""
-        if self._requests.pop(stream, None) is not None:
-            self._over.add(stream)
-            self._count_requests()
+        """A stream has ended."""
+        self._opened.discard(stream)
+        self._requests.pop(stream, None)
         if self._current is not None and self._current[0] == stream:
             self._current = None
 
@@ -118,12 +118,13 @@ class ClientFrames:
             length = high << 8 | low
             at += HEADER_BYTES
             if kind == DATA:
-                followed = self._requests or self._over
-                if followed or not flags & END_STREAM or length > self._large_bytes:
+                if self._requests or not flags & END_STREAM or length > self._large_bytes:
                     self._data(stream, flags, length, data[at : at + length])
-            elif kind != WINDOW_UPDATE and not (
-                kind == HEADERS and flags & END_HEADERS and length <= _SMALL_HEADERS_BYTES
-            ):
+                else:
+                    self._opened.discard(stream)
+            elif kind == HEADERS and flags & END_HEADERS and length <= _SMALL_HEADERS_BYTES:
+                self._open(stream, flags)
+            elif kind != WINDOW_UPDATE:
                 self._other(kind, flags, stream, length)
             at += length
         self._left = max(0, at - size)
@@ -131,22 +132,30 @@ class ClientFrames:
         if not self._left:
             self._current = None
 
+    def _open(self, stream: int, flags: int) -> None:
+        """Take in the headers of a call, or what a call ends with."""
+        if flags & END_STREAM:
+            self.forget(stream)
+        elif stream not in self._requests:
+            self._opened.add(stream)
+
     def _data(self, stream: int, flags: int, length: int, piece: memoryview) -> None:
         self._current = None
-        if stream in self._over:
-            if flags & END_STREAM:
-                self._over.discard(stream)
-            return
+        if not length and not flags & END_STREAM:
+            self.cost_s += self._control_cost_s
+        message = self._requests.get(stream)
+        if message is None:
+            if stream not in self._opened:
+                return
+            self._opened.discard(stream)
         if flags & END_STREAM:
             if self._requests.pop(stream, None) is None and length > self._large_bytes:
                 self.begun.append((stream, length))
             return
-        if not length:
-            self.cost_s += self._control_cost_s
-        message = self._requests.get(stream)
         if message is None:
             message = self._requests[stream] = _Message()
-            self._count_requests()
+            if len(self._requests) > self._max_requests:
+                self.fault = "requests"
         self._current = stream, message
         self._read(stream, message, piece)
 
@@ -174,6 +183,8 @@ class ClientFrames:
 
     def _other(self, kind: int, flags: int, stream: int, length: int) -> None:
         if kind in (HEADERS, CONTINUATION):
+            if kind == HEADERS:
+                self._open(stream, flags)
             self._block_bytes = length + (self._block_bytes if kind == CONTINUATION else 0)
             self.cost_s += length * self._header_byte_cost_s
             if self._block_bytes > self._max_header_bytes:
@@ -186,10 +197,6 @@ class ClientFrames:
             # The guard takes in resets before beginnings.
             self.begun = [each for each in self.begun if each[0] != stream]
             self._requests.pop(stream, None)
-            self._over.discard(stream)
+            self._opened.discard(stream)
         elif not flags & ACK:
             self.cost_s += self._control_cost_s
-
-    def _count_requests(self) -> None:
-        if len(self._requests) + len(self._over) > self._max_requests:
-            self.fault = "requests"

@@ -336,13 +336,34 @@ def test_the_rest_of_a_frame_that_was_answered_early_is_no_message(large: LargeR
     assert (large.held_bytes, large.waiting) == (0, 0)
 
 
-def test_requests_that_are_never_ended_end_the_connection(large: LargeRequests) -> None:
-    """Also if the server has answered all of them."""
+def test_data_after_an_answer_to_the_headers_alone_holds_nothing(large: LargeRequests) -> None:
+    """A call of an unknown method is answered before its request comes."""
     connection = Connection(large)
-    for number in range(LIMITS.max_unfinished_requests + 1):
-        assert not connection.guard.fault
+    connection.client(raw.frame(raw.HEADERS, raw.END_HEADERS, 1, b"h"))
+    connection.server(raw.frame(raw.HEADERS, raw.END_HEADERS | raw.END_STREAM, 1, b"t"))
+    connection.client(raw.frame(raw.DATA, raw.END_STREAM, 1, raw.message(bytes(3_000))))
+    assert (large.held_bytes, large.waiting) == (0, 0)
+    connection.client(raw.frame(raw.DATA, 0, 3, raw.message(bytes(3_000))[:100]))
+    assert (large.held_bytes, large.waiting) == (0, 0), "it was never opened"
+    connection.begin(5, 2_000)
+    assert large.held_bytes == 2_000
+
+
+def test_answers_before_the_end_are_no_fault(large: LargeRequests) -> None:
+    """However many: a client sends nothing more for a stream that the server has reset."""
+    connection = Connection(large)
+    for number in range(2 * LIMITS.max_unfinished_requests):
         connection.begin(2 * number + 1, 1_500)
-        connection.server(
-            raw.frame(raw.HEADERS, raw.END_HEADERS | raw.END_STREAM, 2 * number + 1, b"t")
-        )
-    assert connection.guard.fault == "requests"
+        connection.server(reset(2 * number + 1))
+    assert not connection.guard.fault
+    assert (large.held_bytes, large.waiting) == (0, 0)
+
+
+def test_empty_frames_after_an_answer_cost_as_others(large: LargeRequests) -> None:
+    """They are no request, and the server has to read them."""
+    connection = Connection(large)
+    connection.begin(1, 1_500)
+    connection.server(reset(1))
+    pauses = [connection.client(raw.frame(raw.DATA, 0, 1) * 1_000) for _ in range(100)]
+    assert pauses[0] == 0
+    assert pauses[-1] > 0
