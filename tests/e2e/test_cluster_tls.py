@@ -4,7 +4,6 @@ Clients see latency and no loss: every send is answered, as with any rolling res
 """
 
 import asyncio
-import shutil
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,16 +93,14 @@ async def replace_authority(cluster: Cluster) -> None:
 
 def take_step(step: str, new: Path, folder: Path, role: PeerRole, both: bytes) -> None:
     """Change the files of one process."""
-    if step == "both":
-        (folder / CA_FILE).write_bytes(both)
-    elif step == "issue":
-        draft = folder.with_name("draft")
+    draft = folder.with_name("draft")
+    draft.mkdir(exist_ok=True)
+    if step == "issue":
         issue(new, draft, role, HOSTS)
-        (draft / CA_FILE).write_bytes(both)
-        # As a mounted secret changes: all files at once.
-        shutil.copytree(draft, folder, dirs_exist_ok=True)
-    else:
-        shutil.copy(new / CA_FILE, folder / CA_FILE)
+    (draft / CA_FILE).write_bytes((new / CA_FILE).read_bytes() if step == "new" else both)
+    # As a mounted secret changes: none is seen half written, and all change together.
+    for file in list(draft.iterdir()):
+        file.replace(folder / file.name)
 
 
 async def under_load(cluster: Cluster, change: Callable[[Load], Awaitable[None]]) -> Load:

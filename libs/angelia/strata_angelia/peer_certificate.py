@@ -101,6 +101,9 @@ class PeerCertificate:
         try:
             await asyncio.to_thread(self.tls.load)
         except ConfigError as error:
+            if await asyncio.to_thread(versions, files.all) != seen:
+                # They are being replaced: the next look finds all of them.
+                return
             self._error = one_line(error)
             self._log.warning(
                 "new certificate cannot be used, the old one remains", reason=self._error

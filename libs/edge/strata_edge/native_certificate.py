@@ -85,6 +85,9 @@ class NativeCertificate:
             try:
                 await asyncio.to_thread(self._give)
             except ConfigError as bad:
+                if await asyncio.to_thread(versions, self._files) != seen:
+                    # They are being replaced: the next look finds both.
+                    continue
                 self._error = one_line(bad)
                 self._log.warning(
                     "new certificate cannot be used, the old one remains", reason=self._error

@@ -62,6 +62,35 @@ async def test_new_files_are_taken_and_bad_ones_are_not(tmp_path: Path, files: P
     assert tls.credentials.server is not first.server
 
 
+async def test_files_that_change_while_they_are_read_are_no_problem(
+    tmp_path: Path, files: PeerFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new certificate and the old key: the key comes as the two are found not to fit."""
+    tls = PeerTls(files, PeerRole.STORAGE)
+    tls.load()
+    certificate = PeerCertificate(tls, Metrics.disabled())
+    await certificate.check()
+    issue(tmp_path / "ca", tmp_path / "other", PeerRole.STORAGE, HOSTS)
+    new = PeerFiles.in_folder(tmp_path / "other")
+    files.certificate_file.write_bytes(new.certificate_file.read_bytes())
+    load = tls.load
+
+    def load_too_early() -> object:
+        try:
+            return load()
+        finally:
+            files.key_file.write_bytes(new.key_file.read_bytes())
+
+    monkeypatch.setattr(tls, "load", load_too_early)
+    await certificate.check()
+    assert certificate.health().problems == ()
+    assert tls.credentials.number == 1
+    monkeypatch.undo()
+    await certificate.check()
+    assert certificate.health().problems == ()
+    assert tls.credentials.number == 2
+
+
 async def test_days_left_are_a_metric_and_a_problem(files: PeerFiles, clock: Later) -> None:
     """100 days are fine, 20 are a warning, an ended certificate is an outage."""
     tls = PeerTls(files, PeerRole.STORAGE)
