@@ -86,8 +86,8 @@ class ClientFrames:
         # Requests of several frames, and the one whose frame goes on in the next chunk.
         self._requests: dict[int, _Message] = {}
         self._current: tuple[int, _Message] | None = None
-        # Calls without data so far. Data of any other stream comes after its answer: it is no
-        # message.
+        # Calls without data so far; the server refuses those above its limit of streams, which ends
+        # them here. Data of any other stream comes after its answer: it is no message.
         self._opened: set[int] = set()
 
     def is_unfinished(self, stream: int) -> bool:
