@@ -139,7 +139,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             due.append(heapq.heappop(timers)[2])
         for _ in range(len(due)):
             handle = due.popleft()
-            if handle.cancelled():
+            if handle._cancelled:
                 continue
             incarnation = handle.incarnation
             if incarnation is not None:
@@ -239,7 +239,13 @@ class _Handle(asyncio.Handle):
         *,
         context: contextvars.Context,
     ) -> None:
-        super().__init__(callback, args, loop, context)
+        # All that `asyncio.Handle` sets; it asks for the loop's debug mode each time.
+        self._context = context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = self._source_traceback = None
         self.incarnation = context.get(INCARNATION)
 
 
@@ -257,7 +263,14 @@ class _Timer(asyncio.TimerHandle):
         loop: VirtualLoop,
         context: contextvars.Context,
     ) -> None:
-        super().__init__(when, callback, args, loop, context)
+        # All that `asyncio.TimerHandle` sets.
+        self._context = context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = self._scheduled = False
+        self._repr = self._source_traceback = None
+        self._when = when
         self.incarnation = context.get(INCARNATION)
 
 

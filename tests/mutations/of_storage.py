@@ -118,6 +118,15 @@ OF_STORAGE = (
         "with pytest\\.raises\\(BatchError\\):",
     ),
     Mutation(
+        "take-damaged-metadata-for-the-end",
+        22,
+        "libs/state/strata_state/metadata_rocksdb.py",
+        "            self._there().status()\n",
+        "            self._there().valid()\n",
+        ("tests/contract/test_metadata.py::test_damaged_files_are_found_and_nothing_is_left_out",),
+        "with pytest\\.raises\\(MetadataStoreError",
+    ),
+    Mutation(
         "find-no-id-in-the-window",
         23,
         "services/storage/strata_storage/base/dedupe.py",

@@ -5,7 +5,7 @@ memory, `MetadataCache` on disk), `CachedMetaServicer` serves a copy, `NodePrese
 node and sends its heartbeats. `rows` and `watch` are shared with the nameservers.
 """
 
-from strata_metadata.cache import MetadataCache
+from strata_metadata.cache import FrozenMetadata, MetadataCache
 from strata_metadata.client import MetadataClient
 from strata_metadata.errors import MetaRefused
 from strata_metadata.follower import MetadataFollower, MetadataSink
@@ -24,6 +24,7 @@ __all__ = [
     "META_SERVICE",
     "CachedMetaServicer",
     "ClusterView",
+    "FrozenMetadata",
     "MetaRefused",
     "MetadataCache",
     "MetadataClient",

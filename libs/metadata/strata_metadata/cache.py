@@ -11,6 +11,7 @@ revision.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 from strata.meta.v1 import command_pb2, meta_pb2
 from strata_angelia.cluster_id import ClusterId
@@ -22,8 +23,30 @@ from strata_metadata.rows import SNAPSHOT_ORDER, change_of, key_of, value_of
 from strata_metadata.topic_ids import ensure_id_rows, id_rows, ids_mark
 from strata_metadata.watch import Revision, WatchHub
 from strata_runtime.metrics import Metrics
-from strata_state.metadata import MetadataStore
+from strata_state.metadata import FrozenRows, MetadataStore, Row
 from strata_state.metadata_keys import APPLIED_KEY, MetadataRowKind, kind_range
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenMetadata:
+    """The metadata as they stood at one revision; another thread may read them.
+
+    Attributes:
+        revision: of the rows.
+        rows: as they stood; whoever froze them closes them.
+    """
+
+    revision: int
+    rows: FrozenRows
+
+    def all(self) -> Iterator[Row]:
+        """Iterate every row that watchers see, those first that others refer to.
+
+        Raises:
+            MetadataStoreError: the store was closed meanwhile.
+        """
+        for kind in SNAPSHOT_ORDER:
+            yield from self.rows.scan(*kind_range(kind))
 
 
 class MetadataCache:
@@ -107,6 +130,15 @@ class MetadataCache:
     async def snapshot(self) -> tuple[int, list[meta_pb2.Change]]:
         """Return the revision and all rows (see `WatchHub.snapshot`)."""
         return await self._hub.snapshot()
+
+    def freeze_after(self, revision: int) -> FrozenMetadata | None:
+        """Return the rows as they stand now, however many; None: they are not newer than that.
+
+        Nor are they given while a snapshot replaces them part by part.
+        """
+        if self._revision <= revision or self._install is not None:
+            return None
+        return FrozenMetadata(self._revision, self._store.frozen())
 
     def watch(
         self, from_revision: int, from_stamp: int = 0

@@ -161,11 +161,17 @@ class StoredTopics:
         self._kept.clear()
         self._ids.clear()
 
+    def name(self, topic_id: int) -> str:
+        """Return NAMESPACE%NAME of a topic; empty: there is no such topic."""
+        found = self._kept.get(topic_id)
+        name = self._store.get(topic_id_key(topic_id)) if found is None else found[1]
+        return "" if name is None else _text_of(name)
+
     def names(self) -> Iterator[tuple[int, str]]:
         """Return (id, NAMESPACE%NAME) of all topics; reads them all."""
         for key, name in self._store.scan(*kind_range(MetadataRowKind.TOPIC_ID)):
             if key != TOPIC_IDS_KEY:
-                yield int.from_bytes(key[1:], "big"), "%".join(names_of(b"\x00" + name))
+                yield int.from_bytes(key[1:], "big"), _text_of(name)
 
     def _keep(self, name: bytes, topic: meta_pb2.Topic) -> TopicFacts:
         facts = facts_of(topic)
@@ -175,3 +181,7 @@ class StoredTopics:
             _, (_, oldest) = self._kept.popitem(last=False)
             del self._ids[oldest]
         return facts
+
+
+def _text_of(name: bytes) -> str:
+    return "%".join(names_of(b"\x00" + name))

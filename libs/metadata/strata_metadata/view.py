@@ -79,6 +79,12 @@ class ClusterView(PlacementView["_Tables"]):
         topic = self._tables.topic(topic_id)
         return None if topic is None else topic.tier
 
+    def topic_name(self, topic_id: int) -> str:
+        """Return NAMESPACE%NAME of a topic; empty: there is no such topic."""
+        if self._stored is not None:
+            return self._stored.name(topic_id)
+        return self.topic_names().get(str(topic_id), "")
+
     def topic_names(self) -> dict[str, str]:
         """Return topic id, as text -> NAMESPACE%NAME of all topics; it may read them all."""
         if self._stored is not None:

@@ -17,7 +17,7 @@ Row = tuple[bytes, bytes]
 
 
 class MetadataStoreError(Exception):
-    """The store's files cannot be opened; the text is the database's own."""
+    """The store cannot be opened, read or written; the reason is for people."""
 
 
 class FrozenRows(Protocol):
@@ -31,7 +31,11 @@ class FrozenRows(Protocol):
 
 
 class MetadataStore(Protocol):
-    """Rows in key order. Calls come from one thread; none waits for a disk sync but `sync`."""
+    """Rows in key order. Calls come from one thread; none waits for a disk sync but `sync`.
+
+    Every call, and every step of a scan, raises MetadataStoreError if the files are damaged or
+    cannot be written: rows that cannot be read are never left out.
+    """
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a row; None: there is no such row."""

@@ -57,7 +57,10 @@ class RocksDbMetadataStore:
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a row; None: there is no such row."""
-        value: bytes | None = self._database.get(key)
+        try:
+            value: bytes | None = self._database.get(key)
+        except Exception as error:  # rocksdict has no narrower type
+            raise _unreadable(error) from error
         return value
 
     def scan(self, first: bytes, end: bytes) -> Iterator[Row]:
@@ -80,12 +83,21 @@ class RocksDbMetadataStore:
             batch.delete(key)
         for key, value in puts:
             batch.put(key, value)
-        self._database.write(batch)
+        try:
+            self._database.write(batch)
+        except Exception as error:  # rocksdict has no narrower type
+            raise MetadataStoreError(f"metadata rows cannot be written: {error}") from error
 
     def sync(self) -> None:
         """Make every batch written before durable. Blocks on the disk: not for the event loop."""
         with self._syncing:
+            self._flush_wal()
+
+    def _flush_wal(self) -> None:
+        try:
             self._database.flush_wal(True)
+        except Exception as error:  # rocksdict has no narrower type
+            raise MetadataStoreError(f"metadata rows cannot be synced: {error}") from error
 
     def close(self) -> None:
         """Sync, end what still reads, then close: also where the sync fails.
@@ -99,9 +111,7 @@ class RocksDbMetadataStore:
         """
         with self._syncing:
             try:
-                self._database.flush_wal(True)
-            except Exception as error:  # rocksdict has no narrower type
-                raise MetadataStoreError(f"rows cannot be synced: {error}") from error
+                self._flush_wal()
             finally:
                 # An iterator that somebody still holds would keep the folder locked.
                 for reading in list(self._reading):
@@ -125,13 +135,18 @@ class _Reading:
         """Return the rows with `first <= key < end` in key order; one scan at a time.
 
         Raises:
-            MetadataStoreError: the rows were let go, or the store was closed.
+            MetadataStoreError: the rows were let go, the store was closed, or files are damaged.
         """
         self._there().seek(first)
         # No frame may hold the iterator while the reader has a row: it is there for the asking.
         while self._there().valid() and (key := self._there().key()) < end:
             yield key, self._there().value()
             self._there().next()
+        # Damaged bytes make an iterator invalid, as the end of the rows does.
+        try:
+            self._there().status()
+        except Exception as error:  # rocksdict has no narrower type
+            raise _unreadable(error) from error
 
     def close(self) -> None:
         """Let go of the rows."""
@@ -139,5 +154,9 @@ class _Reading:
 
     def _there(self) -> RdictIter:
         if self._iterator is None:
-            raise MetadataStoreError("rows cannot be read: they were let go")
+            raise MetadataStoreError("metadata rows cannot be read: they were let go")
         return self._iterator
+
+
+def _unreadable(error: Exception) -> MetadataStoreError:
+    return MetadataStoreError(f"metadata rows cannot be read: {error}")

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from strata_kv.model import Engine
 from strata_kv.rows import TableRow
@@ -46,56 +48,79 @@ _TABLE_AT = 5
 _NOT_COMPARED = (RowKind.TRACE, RowKind.CLIENT_NAME, RowKind.KV_SETTLED)
 
 
-def replicated_rows(rows: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the rows that every replica must have."""
+def replicated_rows(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the rows that every replica must have, kind by kind."""
+    by_kind: dict[int, list[tuple[bytes, bytes]]] = defaultdict(list)
+    for row in rows:
+        by_kind[row[0][_KIND_AT]].append(row)
     trimmed = {
         parse_queue_key(key): QueueRow.decode(value).min_offset
-        for key, value in rows
-        if key[_KIND_AT] == RowKind.QUEUE
+        for key, value in by_kind[RowKind.QUEUE]
     }
     begins = dict(trimmed)
-    for key, value in rows:
-        if key[_KIND_AT] == RowKind.TIER_LOCAL:
-            place = parse_tier_local_key(key)
-            begins[place] = max(begins.get(place, 0), decode_local_offset(value))
+    for key, value in by_kind[RowKind.TIER_LOCAL]:
+        place = parse_tier_local_key(key)
+        begins[place] = max(begins.get(place, 0), decode_local_offset(value))
     in_memory = {
         key[_TABLE_AT : _TABLE_AT + 4]
-        for key, value in rows
-        if key[_KIND_AT] == RowKind.KV_TABLE and TableRow.decode(value).engine is Engine.MEMORY
+        for key, value in by_kind[RowKind.KV_TABLE]
+        if TableRow.decode(value).engine is Engine.MEMORY
     }
-    for key, value in rows:
-        if key[_KIND_AT] == RowKind.KV_ITEM and key[_TABLE_AT : _TABLE_AT + 4] in in_memory:
+    for kind, of_kind in by_kind.items():
+        if kind in _NOT_COMPARED:
             continue
-        if key[_KIND_AT] == RowKind.TIER_LOCAL:
-            if decode_local_offset(value) > trimmed.get(parse_tier_local_key(key), 0):
-                yield key, value
-            continue
-        if key[_KIND_AT] not in _NOT_COMPARED and _is_kept(key, value, begins):
-            yield key, value
+        match kind:
+            case RowKind.KV_ITEM:
+                yield from (
+                    row for row in of_kind if row[0][_TABLE_AT : _TABLE_AT + 4] not in in_memory
+                )
+            case RowKind.TIER_LOCAL:
+                yield from (
+                    (key, value)
+                    for key, value in of_kind
+                    if decode_local_offset(value) > trimmed.get(parse_tier_local_key(key), 0)
+                )
+            case _ if (is_kept := _IS_KEPT.get(kind)) is not None:
+                yield from (row for row in of_kind if is_kept(*row, begins))
+            case _:
+                yield from of_kind
 
 
-def _is_kept(key: bytes, value: bytes, begins: Mapping[tuple[int, int], int]) -> bool:
-    match key[_KIND_AT]:
-        case RowKind.ID:
-            place = decode_id(value)
-            if isinstance(place, PendingRef):
-                return False
-            queue, offset = place
-        case RowKind.KEY:
-            queue, offset = parse_message_key_key(key)
-        case RowKind.CQ:
-            topic_id, queue, offset = _CQ.unpack_from(key, _CQ_AT)
-            return bool(offset >= begins.get((topic_id, queue), 0))
-        case RowKind.PIN:
-            pin = PinRow.decode(value)
-            begin = begins.get((pin.topic_id, pin.queue), 0)
-            is_there = pin.state in (PinState.PLACED, PinState.RETRACTED)
-            return not is_there or pin.offset >= begin
-        case _:
-            return True
+def _is_id_kept(key: bytes, value: bytes, begins: Mapping[tuple[int, int], int]) -> bool:
+    place = decode_id(value)
+    return not isinstance(place, PendingRef) and _is_there(key, *place, begins)
+
+
+def _is_key_kept(key: bytes, _: bytes, begins: Mapping[tuple[int, int], int]) -> bool:
+    return _is_there(key, *parse_message_key_key(key), begins)
+
+
+def _is_there(key: bytes, queue: int, offset: int, begins: Mapping[tuple[int, int], int]) -> bool:
     (topic_id,) = _TOPIC.unpack_from(key, _TOPIC_AT)
-    has_ended = queue >= FIRST_LITE_QUEUE and (topic_id, queue) not in begins
-    return not has_ended and offset >= begins.get((topic_id, queue), 0)
+    begin = begins.get((topic_id, queue))
+    if begin is None:
+        # A lite topic may have ended.
+        return queue < FIRST_LITE_QUEUE and offset >= 0
+    return offset >= begin
+
+
+def _is_place_kept(key: bytes, _: bytes, begins: Mapping[tuple[int, int], int]) -> bool:
+    topic_id, queue, offset = _CQ.unpack_from(key, _CQ_AT)
+    return bool(offset >= begins.get((topic_id, queue), 0))
+
+
+def _is_pin_kept(_: bytes, value: bytes, begins: Mapping[tuple[int, int], int]) -> bool:
+    pin = PinRow.decode(value)
+    is_there = pin.state in (PinState.PLACED, PinState.RETRACTED)
+    return not is_there or pin.offset >= begins.get((pin.topic_id, pin.queue), 0)
+
+
+_IS_KEPT: Mapping[int, Callable[[bytes, bytes, Mapping[tuple[int, int], int]], bool]] = {
+    RowKind.ID: _is_id_kept,
+    RowKind.KEY: _is_key_kept,
+    RowKind.CQ: _is_place_kept,
+    RowKind.PIN: _is_pin_kept,
+}
 
 
 class EqualRows:
@@ -133,10 +158,8 @@ class EqualRows:
         if not applied or self._seen.get(key) == applied:
             return
         self._seen[key] = applied
-        checksum = 0
-        rows = list(host.app.app.node.engine(raft_group).machine.rows.all())
-        for row_key, value in replicated_rows(rows):
-            checksum = zlib.crc32(value, zlib.crc32(row_key, checksum))
+        rows = host.app.app.node.engine(raft_group).machine.rows.all()
+        checksum = zlib.crc32(b"".join(chain.from_iterable(replicated_rows(rows))))
         known = self._checksums.setdefault((raft_group, applied), (checksum, host.name))
         if known[0] != checksum:
             yield (

@@ -6,11 +6,14 @@ import random
 import shutil
 from pathlib import Path
 
+from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2 as pb
+from strata_metadata import MetadataCache, WatchOptions
 from strata_mq.tier_policy import TierLevel, TierPolicy
 from strata_runtime.metrics import Metrics
 from strata_storage.tiering.parts import FixedTierPolicies
 from strata_testing import ManualClock, until
+from strata_testing.metadata_store import MemoryMetadataStore
 from strata_testing.storage_node import (
     CONTEXT,
     DEAD_LETTER_TOPIC_ID,
@@ -18,10 +21,12 @@ from strata_testing.storage_node import (
     TOPIC,
     lease_of,
 )
+from strata_tier.objects import metadata_key
 from strata_tier.objects.costs import OTHER_TOPICS
 from strata_tier.objects.spaces import Stores
 from strata_tier.store.drivers.memory import MemoryObjectStore
 from strata_tier.upkeep.audit import AuditOptions, verify
+from strata_tier.upkeep.bucket import read_archive
 from tests.integration.storage.tiered_node import (
     LOCAL_MS,
     MIB,
@@ -297,6 +302,54 @@ async def test_what_a_restore_needs_is_published(tmp_path: Path) -> None:
 def disk_bytes(folder: Path) -> int:
     """Return what the log takes on the disk."""
     return sum(file.stat().st_blocks * 512 for file in (folder / "log").iterdir())
+
+
+async def test_a_checkpoint_names_the_topics_of_its_raft_group(tmp_path: Path) -> None:
+    """Not a million others, in the archive of each raft group."""
+    tier = Tier()
+    tier.topic_names = {str(topic_id): f"%t{topic_id}" for topic_id in range(1, 500)}
+    async with tiered_node(tmp_path, tier) as node:
+        await node.append([b"one"])
+        await upload(node)
+        await retain(node)
+    (key,) = [key for key in tier.keys if "/checkpoints/" in key]
+    archive = await read_archive(MemoryObjectStore(tier.bucket), key)
+    assert archive.description.names == {str(TOPIC.topic_id): f"%t{TOPIC.topic_id}"}
+
+
+async def test_metadata_are_published_while_raft_groups_rest(tmp_path: Path) -> None:
+    """Topics and groups are made and changed without a message in any of them."""
+    tier = Tier()
+    cache = MetadataCache(MemoryMetadataStore(), WatchOptions(), Metrics.disabled())
+    tier.metadata = cache
+
+    def learn(revision: int) -> None:
+        topic = meta_pb2.Topic(topic_id=revision, name=f"t{revision}", queue_count=1)
+        change = meta_pb2.Change(topic=topic)
+        cache.apply(meta_pb2.WatchResponse(revision=revision, changes=[change]))
+
+    def published() -> list[str]:
+        return [key for key in tier.keys if key.startswith("test/metadata/")]
+
+    async with tiered_node(tmp_path, tier) as node:
+        learn(5)
+        await node.append([b"one"])
+        await retain(node)
+        assert published() == [metadata_key("test", 5)]
+        # Until the raft group has nothing more to say by itself.
+        for _ in range(3):
+            node.clock.advance(301)
+            await retain(node)
+        manifests = [key for key in tier.keys if "/manifests/" in key]
+        learn(6)
+        await retain(node)
+        learn(7)
+        await retain(node)
+        assert published() == [metadata_key("test", revision) for revision in (5, 6)]
+        node.clock.advance(301)
+        await retain(node)
+        assert published() == [metadata_key("test", revision) for revision in (5, 6, 7)]
+        assert [key for key in tier.keys if "/manifests/" in key] == manifests
 
 
 async def test_segments_leave_the_disk_once_the_tier_has_them_verified(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from strata_seglog.ports import Disk
 from strata_state.ports import StateStore
 from strata_storage.base.config import StorageConfig
 from strata_storage.tiering.config import TierConfig
+from strata_storage.tiering.metadata_publisher import MetadataSource
 from strata_storage.tiering.opening import TierSetup
 from strata_storage.tiering.parts import FixedTierPolicies, TierPolicies
 from strata_storage.tiering.uploader import Uploader
@@ -40,6 +41,9 @@ class Tier:
         self.buckets: dict[str, MemoryBucket] = {}
         self.policies = policies or FixedTierPolicies(POLICY)
         self.config = TierConfig.model_validate({"url": URL, "home": "test"} | config)
+        self.metadata: MetadataSource | None = None
+        # Topic id, as text -> name.
+        self.topic_names: dict[str, str] = {}
 
     @property
     def bucket(self) -> MemoryBucket:
@@ -50,7 +54,13 @@ class Tier:
         return sorted(self.bucket.objects)
 
     def setup(self) -> TierSetup:
-        return TierSetup(self.config, self.policies, memory=self.buckets)
+        return TierSetup(
+            self.config,
+            self.policies,
+            memory=self.buckets,
+            topic_names=lambda: self.topic_names,
+            metadata=self.metadata,
+        )
 
 
 def tiered_node(

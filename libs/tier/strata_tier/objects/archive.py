@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
 
 from strata_state.ports import Row
@@ -48,7 +48,7 @@ class Description:
         raft_index, term: up to which entry.
         group_time_ms: of that entry.
         written_at_ms: wall time of the upload.
-        names: topic id, as text -> NAMESPACE%NAME.
+        names: topic id, as text -> NAMESPACE%NAME, of topics that the rows are about.
     """
 
     home: str
@@ -79,14 +79,27 @@ class Archive:
 
 
 def encode_archive(
-    description: Description, rows: Iterable[Row], entries: Iterable[ArchivedEntry] = ()
+    description: Description,
+    rows: Iterable[Row],
+    entries: Iterable[ArchivedEntry] = (),
+    *,
+    names: Callable[[], dict[str, str]] | None = None,
 ) -> list[bytes]:
-    """Return the bytes of an archive, in parts."""
+    """Return the bytes of an archive, in parts.
+
+    Args:
+        description: of its subject.
+        rows: iterated once.
+        entries: iterated once, after the rows.
+        names: gives those of the description, once all rows were read.
+    """
     sections = [
         *[(SectionKind.ROWS, part) for part in _parts(map(_packed_row, rows))],
         *[(SectionKind.ENTRIES, part) for part in _parts(map(_packed_entry, entries))],
         (SectionKind.END, b""),
     ]
+    if names is not None:
+        description = replace(description, names=names())
     text = json.dumps(asdict(description), sort_keys=True, ensure_ascii=False).encode()
     head = _HEAD.pack(_MAGIC, _VERSION, 0, 0, len(sections), len(text), checksum(text))
     data = [head, _CHECKSUM.pack(checksum(head)), text]

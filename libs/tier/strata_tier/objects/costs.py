@@ -7,16 +7,16 @@ topic (manifests, verification, compaction, listings) are counted only in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 from strata_tier.base.metrics import COST_METRICS
 from strata_tier.objects.state import TieredRange
 
-_NAMES_AGE_S = 10.0
 OTHER_TOPICS = "~other"
+OTHER_TOPIC_ID = 0
+"""Stands for all of them; topics are numbered from 1."""
 
 
 @dataclass(slots=True)
@@ -41,28 +41,27 @@ class TopicCosts:
 
     Args:
         metrics: where they are counted.
-        names: topic id, as text -> name of all topics that are known; asked seldom.
-        clock: for that.
+        name_of: gives NAMESPACE%NAME of a topic; empty: it is not known.
         topics_max: topics that are counted by name in the metrics; the rest are `~other`.
+        costs_max: costs of topics that are kept, one for each raft group; those of other topics are
+            kept together as `~other`.
     """
 
     def __init__(
         self,
         metrics: Metrics,
-        names: Callable[[], Mapping[str, str]],
-        clock: Clock,
+        name_of: Callable[[int], str],
         *,
         topics_max: int = 1_000,
+        costs_max: int = 10_000,
     ) -> None:
         metrics.declare(COST_METRICS)
         self._requests = metrics.counter("strata_tier_topic_requests_total")
         self._bytes = metrics.counter("strata_tier_topic_bytes_total")
         self._messages = metrics.counter("rocketmq_tiered_store_messages_dispatch_total")
-        self._names = names
-        self._clock = clock
+        self._name_of = name_of
         self._topics_max = topics_max
-        self._known: Mapping[str, str] = {}
-        self._asked_s: float | None = None
+        self._costs_max = costs_max
         # Topics that have a series of their own.
         self._labels: dict[int, str] = {}
         # (raft group, topic id) -> cost.
@@ -100,9 +99,12 @@ class TopicCosts:
     def of_raft_group(self, raft_group: int) -> list[tuple[int, str, TopicCost]]:
         """Return (topic id, its name as far as it is known, cost), in order."""
         found = sorted(key for key in self._costs if key[0] == raft_group)
-        known = self._names() if found else {}
         return [
-            (topic_id, known.get(str(topic_id), ""), self._costs[group, topic_id])
+            (
+                topic_id,
+                OTHER_TOPICS if topic_id == OTHER_TOPIC_ID else self._name_of(topic_id),
+                self._costs[group, topic_id],
+            )
             for group, topic_id in found
         ]
 
@@ -110,7 +112,9 @@ class TopicCosts:
         key = raft_group, topic_id
         cost = self._costs.get(key)
         if cost is None:
-            cost = self._costs[key] = TopicCost()
+            if len(self._costs) >= self._costs_max:
+                key = raft_group, OTHER_TOPIC_ID
+            cost = self._costs.setdefault(key, TopicCost())
         return cost
 
     def _name(self, topic_id: int) -> str:
@@ -119,14 +123,8 @@ class TopicCosts:
             return label
         if len(self._labels) >= self._topics_max:
             return OTHER_TOPICS
-        name = self._known.get(str(topic_id))
-        if name is None:
-            now_s = self._clock.monotonic_s()
-            if self._asked_s is None or now_s - self._asked_s >= _NAMES_AGE_S:
-                self._asked_s = now_s
-                self._known = self._names()
-                name = self._known.get(str(topic_id))
-        if name is None:
+        name = self._name_of(topic_id)
+        if not name:
             return OTHER_TOPICS
         self._labels[topic_id] = name
         return name

@@ -218,7 +218,7 @@ class StorageMember:
         servers = Servers(self._network.servers)
         servers.register(META_SERVICE, CachedMetaServicer(cache, self._cluster))
         peering = self._peering()
-        app = self._app(servers, peering, channels)
+        app = self._app(servers, peering, channels, cache=cache)
         await app.start()
         client = MetadataClient(
             self._network.nameservers,
@@ -300,7 +300,9 @@ class StorageMember:
         peering.machine_of = self._directory.machine_of
         return peering
 
-    def _app(self, servers: Server, peering: Peering, channels: Channels) -> StorageApp:
+    def _app(
+        self, servers: Server, peering: Peering, channels: Channels, *, cache: MetadataCache
+    ) -> StorageApp:
         node_id = self._identity.node_id
         forwarder = Forwarding(self.view, self._directory, channels)
         tier = None
@@ -312,7 +314,8 @@ class StorageMember:
                 memory=self._setup.buckets,
                 random=self._runtime.random,
                 topic_names=self.view.topic_names,
-                metadata=self._metadata_snapshot,
+                topic_name=self.view.topic_name,
+                metadata=cache,
             )
         return StorageApp(
             self._config,
@@ -333,10 +336,6 @@ class StorageMember:
 
     def _cluster_id(self) -> str:
         return "" if self._cluster is None else self._cluster.value
-
-    async def _metadata_snapshot(self) -> tuple[int, list[meta.Change]]:
-        """Return the metadata rows as they are known here; revision 0: not at all."""
-        return (0, []) if self._running is None else await self._running.cache.snapshot()
 
     def _grants_of(self, machine: GroupMachine) -> OwnCommand | None:
         return grants_of(self.view, machine)

@@ -2,14 +2,19 @@
 
 Every storage node has the metadata; leaders publish it beside their own state. The name is the
 revision, so those who publish the same rows write the same object.
+
+There may be millions of rows: they are looked at only if they are newer than what this node
+published last, by a thread, and never stand in memory but as the bytes of the archive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from contextlib import closing
+from typing import Protocol
 
-from strata.meta.v1 import meta_pb2
-from strata_metadata.rows import key_of, value_of
+from strata_metadata import FrozenMetadata
+from strata_runtime.blocking import RunBlocking
 from strata_runtime.clock import Clock
 from strata_tier.objects import (
     NO_RAFT_GROUP,
@@ -21,8 +26,17 @@ from strata_tier.objects import (
 from strata_tier.store import ObjectStore, parts_of
 from strata_tier.upkeep import objects_under
 
-MetadataSnapshot = Callable[[], Awaitable[tuple[int, list[meta_pb2.Change]]]]
-"""Gives a revision and all metadata rows as of then; revision 0: nothing is known yet."""
+
+class MetadataSource(Protocol):
+    """A node's copy of the metadata."""
+
+    @property
+    def revision(self) -> int:
+        """Revision of the rows; 0: none are known yet."""
+
+    def freeze_after(self, revision: int) -> FrozenMetadata | None:
+        """Return the rows as they stand; None: they are not newer than that, or not whole."""
+
 
 # Newest archives that stay.
 _KEPT = 3
@@ -34,37 +48,53 @@ class MetadataPublisher:
     Args:
         store: where to.
         home: folder of this cluster.
-        snapshot: gives the rows.
+        source: of the rows.
         clock: stamps the archive.
+        run_read: reads the rows in a thread.
     """
 
     def __init__(
-        self, store: ObjectStore, home: str, snapshot: MetadataSnapshot, *, clock: Clock
+        self,
+        store: ObjectStore,
+        home: str,
+        source: MetadataSource,
+        *,
+        clock: Clock,
+        run_read: RunBlocking,
     ) -> None:
         self._store = store
         self._home = home
-        self._snapshot = snapshot
+        self._source = source
         self._clock = clock
+        self._run_read = run_read
         self._published_revision = 0
+        # Leaders of several raft groups publish through this: one at a time.
+        self._publishing = asyncio.Lock()
+
+    def is_due(self) -> bool:
+        """Whether the rows are newer than what this node published last."""
+        return self._source.revision > self._published_revision
 
     async def publish(self) -> None:
         """Upload the rows if they are newer than what this node published last.
 
         Raises:
             StoreError: the store did not take them.
+            MetadataStoreError: the rows cannot be read.
         """
-        revision, changes = await self._snapshot()
-        if revision <= self._published_revision:
-            return
-        rows = [
-            (key_of(change), value) for change in changes if (value := value_of(change)) is not None
-        ]
+        async with self._publishing:
+            frozen = self._source.freeze_after(self._published_revision)
+            if frozen is not None:
+                await self._publish(frozen)
+
+    async def _publish(self, frozen: FrozenMetadata) -> None:
         now_ms = self._clock.wall_ms()
-        description = Description(self._home, NO_RAFT_GROUP, revision, 0, now_ms, now_ms)
-        parts = encode_archive(description, rows)
-        key = metadata_key(self._home, revision)
+        description = Description(self._home, NO_RAFT_GROUP, frozen.revision, 0, now_ms, now_ms)
+        with closing(frozen.rows):
+            parts = await self._run_read(lambda: encode_archive(description, frozen.all()))
+        key = metadata_key(self._home, frozen.revision)
         await self._store.put(key, parts_of(parts), size_bytes=sum(map(len, parts)))
-        self._published_revision = revision
+        self._published_revision = frozen.revision
         prefix = metadata_prefix(self._home)
         keys = [info.key async for info in objects_under(self._store, prefix)]
         if len(keys) > _KEPT:

@@ -14,7 +14,6 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata.storage.v1 import tier_pb2
 from strata_mq.commands import encode_tier_pause
 from strata_runtime.logs import get_logger
-from strata_seglog.errors import LogError
 from strata_state.ports import StateError, StateStore
 from strata_storage.base.errors import Refused
 from strata_storage.base.hosted import HostedGroup
@@ -27,15 +26,13 @@ from strata_storage.reads.reader import OnFailed, PayloadLog, RunRead
 from strata_storage.tiering.leftovers import sweep_leftovers
 from strata_storage.tiering.opening import OpenTier
 from strata_storage.tiering.outside import OutsideWork, SweepPlan
-from strata_storage.tiering.publisher import Publisher
+from strata_storage.tiering.publisher import PUBLISH_FAILURES, Publisher
 from strata_storage.tiering.reading import TieredReader, TierMessages
 from strata_storage.tiering.refill import read_log_tail, refill
 from strata_storage.tiering.retain import TierRetention
 from strata_storage.tiering.uploader import Uploader
-from strata_tier.base import TierError
 from strata_tier.objects import BlockEntry, ObjectRef, OpenObject
 from strata_tier.ranges import MirroredTierMetadata, RowTierMetadata, TierMetadata
-from strata_tier.store import StoreError
 
 # Bytes of an object that are read at once while it is read back.
 _VERIFY_REQUEST_BYTES = 8 * 1024 * 1024
@@ -184,7 +181,7 @@ class NodeTiering:
             if led is None or led.uploader is not uploader or not uploader.leads:
                 raise _not_led(engine)
             return await led.publisher.publish_now()
-        except (StoreError, TierError, LogError, StateError) as error:
+        except PUBLISH_FAILURES as error:
             raise Refused(pb.OUTCOME_OVERLOADED, str(error)) from error
 
     async def replace_ranges(self, engine: GroupEngine, change: bytes) -> int:

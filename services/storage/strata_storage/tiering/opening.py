@@ -16,7 +16,7 @@ from strata_runtime.memory import keep_freed_memory
 from strata_runtime.metrics import Metrics
 from strata_seglog.log import CommitLog
 from strata_storage.tiering.config import SpaceConfig, TierConfig
-from strata_storage.tiering.metadata_publisher import MetadataPublisher, MetadataSnapshot
+from strata_storage.tiering.metadata_publisher import MetadataPublisher, MetadataSource
 from strata_storage.tiering.pace import UploadPace
 from strata_storage.tiering.parts import (
     Spaces,
@@ -57,7 +57,8 @@ class TierSetup:
         home: folder of this cluster if `config` names none.
         memory: buckets of `memory://NAME`.
         random: spreads the pauses before requests to the store are repeated.
-        topic_names: topic id, as text -> NAMESPACE%NAME, as far as it is known.
+        topic_names: topic id, as text -> NAMESPACE%NAME of all topics; read in a thread.
+        topic_name: the same for one topic; empty: it is not known.
         metadata: gives the metadata rows, for a restore; None: nobody here has them.
     """
 
@@ -67,7 +68,8 @@ class TierSetup:
     memory: dict[str, MemoryBucket] = field(default_factory=dict)
     random: Callable[[], float] = random.random
     topic_names: Callable[[], dict[str, str]] = dict
-    metadata: MetadataSnapshot | None = None
+    topic_name: Callable[[int], str] = lambda _: ""
+    metadata: MetadataSource | None = None
 
 
 class TierThread:
@@ -166,7 +168,7 @@ async def open_tier(
     thread = TierThread()
     options = config.options()
     home = config.home or setup.home
-    costs = TopicCosts(metrics, setup.topic_names, clock)
+    costs = TopicCosts(metrics, setup.topic_name)
     messages = TierReader(stores, config.read_options(), metrics, clock=clock, costs=costs)
     instruments = TierInstruments(metrics)
     pace = UploadPace(
@@ -193,6 +195,6 @@ async def open_tier(
         ),
         metadata=None
         if setup.metadata is None
-        else MetadataPublisher(stores.default, home, setup.metadata, clock=clock),
+        else MetadataPublisher(stores.default, home, setup.metadata, clock=clock, run_read=thread),
     )
     return OpenTier(parts, messages, thread)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from strata_mq.tier_policy import TierLevel, TierPolicy
-from strata_runtime.clock import Clock, SystemClock
+from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 from strata_storage.base.jobs import RunJob
 from strata_storage.tiering.metadata_publisher import MetadataPublisher
@@ -83,7 +83,7 @@ class UploadTurns:
 
 
 def _uncounted() -> TopicCosts:
-    return TopicCosts(Metrics.disabled(), dict, SystemClock())
+    return TopicCosts(Metrics.disabled(), lambda _: "")
 
 
 @dataclass(frozen=True, slots=True)

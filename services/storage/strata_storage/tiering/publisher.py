@@ -8,7 +8,7 @@ never changed; a running node never reads them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 
@@ -17,6 +17,7 @@ from strata_runtime.logs import get_logger
 from strata_seglog.errors import LogError
 from strata_seglog.log import CommitLog
 from strata_state.memory_store import MemoryStore
+from strata_state.metadata import MetadataStoreError
 from strata_state.ports import Row, StateError
 from strata_storage.group.engine import GroupEngine
 from strata_storage.tiering.parts import TieringParts
@@ -32,6 +33,9 @@ from strata_tier.objects import (
 from strata_tier.ranges import RowTierMetadata, encode_manifest, manifest_of
 from strata_tier.store import StoreError, parts_of
 from strata_tier.upkeep import manifests_in
+
+PUBLISH_FAILURES = (StoreError, TierError, LogError, StateError, MetadataStoreError)
+"""Failures of a publication: what it needs is not there, or the store did not take it."""
 
 # Entries of messages that wait which one archive carries; what is beyond is named as missing.
 _ENTRIES_MAX = 100_000
@@ -66,7 +70,7 @@ class Publisher:
 
     def is_due(self) -> bool:
         """Whether there is something new, and the last time was long enough ago."""
-        if self._engine.machine.state.raft_index == self._published_index:
+        if not self._has_news() and (self._metadata is None or not self._metadata.is_due()):
             return False
         interval_s = self._work.options.local.manifest_interval_ms / 1_000
         now_s = self._work.clock.monotonic_s()
@@ -77,7 +81,7 @@ class Publisher:
         self._published_s = self._work.clock.monotonic_s()
         try:
             await self._publish()
-        except (StoreError, TierError, LogError, StateError) as error:
+        except PUBLISH_FAILURES as error:
             self._work.instruments.failures.add(1, {"work": "manifest"})
             self._logger.warning(
                 "manifest is not published", raft_group=self._engine.raft_group, reason=str(error)
@@ -87,7 +91,7 @@ class Publisher:
         """Upload checkpoint and manifest as of now, unless they are there; return their index.
 
         Raises:
-            StoreError, TierError, LogError, StateError: what the manifest needs is not there.
+            PUBLISH_FAILURES: see there.
         """
         self._published_s = self._work.clock.monotonic_s()
         await self._publish()
@@ -96,8 +100,14 @@ class Publisher:
     async def _publish(self) -> None:
         # One at a time: two of one index would write under the same names.
         async with self._publishing:
-            if self._engine.machine.state.raft_index != self._published_index:
+            if self._has_news():
                 await self._publish_state()
+            if self._metadata is not None:
+                # Topics are made and groups changed while a raft group rests, too.
+                await self._metadata.publish()
+
+    def _has_news(self) -> bool:
+        return self._engine.machine.state.raft_index != self._published_index
 
     async def _publish_state(self) -> None:
         engine, home = self._engine, self._place.home
@@ -109,8 +119,7 @@ class Publisher:
         state = machine.state
         name = ManifestName(engine.raft_group, state.term, state.raft_index)
         archive_key = checkpoint_key(home, name)
-        described = partial(
-            Description,
+        description = Description(
             home,
             engine.raft_group,
             state.raft_index,
@@ -122,7 +131,7 @@ class Publisher:
         rows = machine.rows.checkpoint()
         waiting = machine.rows.pending.keys(machine.pending_bound)
         parts, manifest = await self._run_read(
-            partial(self._prepare, described, name, rows, waiting)
+            partial(self._prepare, description, name, rows, waiting)
         )
         if engine.whole_rows() != generation:
             # The log that the entries were read from was truncated meanwhile.
@@ -130,36 +139,39 @@ class Publisher:
         store = self._place.store
         await store.put(archive_key, parts_of(parts), size_bytes=sum(map(len, parts)))
         await store.put(manifest_key(home, name), manifest)
-        if self._metadata is not None:
-            await self._metadata.publish()
         self._published_index = state.raft_index
         await self._forget_old()
         self._work.instruments.objects.add(1, {"result": "published"})
 
     def _prepare(
         self,
-        described: Callable[[dict[str, str]], Description],
+        description: Description,
         name: ManifestName,
         rows: Iterator[Row],
         waiting: Iterator[PendingKey],
     ) -> tuple[list[bytes], bytes]:
         """Return the archive, in parts, and the manifest that goes with it. Blocks."""
-        # A million names are read for more than a second.
-        description = described(self._topics.names())
         tiered = MemoryStore()
         batch = tiered.new_batch()
+        metadata = RowTierMetadata(tiered, name.raft_group)
 
         def noted() -> Iterator[Row]:
             for key, value in rows:
                 if key[_KIND_AT] in _TIER_STATE:
                     batch.put(key, value)
                 yield key, value
+            tiered.write(batch)
+
+        def names() -> dict[str, str]:
+            topic_ids = {topic_id for (topic_id, _), _ in metadata.queues()}
+            # A million of them are read for more than a second.
+            known = self._topics.names()
+            return {text: known[text] for text in map(str, sorted(topic_ids)) if text in known}
 
         indexes = sorted({key.raft_index for key in islice(waiting, _ENTRIES_MAX)})
-        parts = encode_archive(description, noted(), self._entries(indexes))
-        tiered.write(batch)
+        parts = encode_archive(description, noted(), self._entries(indexes), names=names)
         manifest = manifest_of(
-            RowTierMetadata(tiered, name.raft_group),
+            metadata,
             description.home,
             name,
             description.raft_index,
