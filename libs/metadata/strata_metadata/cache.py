@@ -59,6 +59,9 @@ class MetadataCache:
         sinks: told everything after it is in the store.
         sink_kinds: rows that sinks are told of what the store holds when it is opened.
         cluster: that the process belongs to; None: to none.
+
+    Attributes:
+        changes_taken: changes of rows that came since the start, rows of snapshots among them.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class MetadataCache:
         sink_kinds: Collection[MetadataRowKind] = SNAPSHOT_ORDER,
         cluster: ClusterId | None = None,
     ) -> None:
+        self.changes_taken = 0
         self._store = store
         self._sinks = tuple(sinks)
         value = store.get(APPLIED_KEY)
@@ -103,6 +107,7 @@ class MetadataCache:
 
     def apply(self, response: meta_pb2.WatchResponse) -> None:
         """Take in changes (see `follower.MetadataSink`)."""
+        self.changes_taken += len(response.changes)
         self._cluster_id = response.cluster_id or self._cluster_id
         if response.snapshot:
             self._install = SnapshotInstall(self._store)

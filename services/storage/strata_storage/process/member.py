@@ -247,19 +247,35 @@ class StorageMember:
 
         Raises:
             ReplicaRefused: one cannot be hosted.
-            TimeoutError: no nameserver registers the node, or nothing is applied for long.
+            TimeoutError: no nameserver registers the node, or no metadata come for long.
         """
         running = self._running
         assert running is not None, "the storage node does not run"
         assert running.presence is not None, "it runs"
-        async with asyncio.timeout(self._options.register_wait_ms / 1_000):
-            await running.presence.registered.wait()
-            wanted = {each.replica_id for each in running.presence.response.replicas}
-            while not all(map(self._directory.node_of, wanted)):
-                await self.view.changed_since(self.view.version)
+        wait_s = self._options.register_wait_ms / 1_000
+        while True:
+            taken = running.cache.changes_taken
+            try:
+                async with asyncio.timeout(wait_s):
+                    wanted = await self._named_replicas(running.presence)
+                break
+            except TimeoutError:
+                # A million topics take their time.
+                if running.cache.changes_taken == taken:
+                    raise TimeoutError(
+                        f"for {wait_s:g} s no nameserver has told which replicas are here"
+                    ) from None
         # However long it takes: rows may be rebuilt.
         await running.hosting.until_hosted(wanted)
         await running.app.until_ready()
+
+    async def _named_replicas(self, presence: NodePresence) -> set[int]:
+        """Return the replicas that a nameserver named, once the metadata say where they are."""
+        await presence.registered.wait()
+        wanted = {each.replica_id for each in presence.response.replicas}
+        while not all(map(self._directory.node_of, wanted)):
+            await self.view.changed_since(self.view.version)
+        return wanted
 
     async def stop(self, grace_s: float) -> None:
         """Hand leaderships over, then stop serving and close."""
