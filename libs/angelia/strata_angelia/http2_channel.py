@@ -193,7 +193,8 @@ class Http2Channel:
         try:
             async with asyncio.timeout(self._options.connect_timeout_s):
                 is_tls, role = await probe(self._endpoint, tls)
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, ValueError) as error:
+            # Others say where they are: it may be no address.
             self._retry_at_s = loop.time() + self._options.reconnect_pause_s
             reason = "timeout" if isinstance(error, TimeoutError) else tls_reason(error)
             text = f"{self._endpoint} cannot be reached: {reason}"

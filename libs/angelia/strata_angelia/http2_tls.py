@@ -19,6 +19,7 @@ from typing import Any
 import grpc
 
 from strata_angelia.tls import PeerTls, refused_by_server, role_of_peer, speaks_no_tls
+from strata_runtime.addresses import host_and_port
 from strata_runtime.listening import endpoint_of, listening
 from strata_runtime.logs import get_logger
 from strata_runtime.roles import PeerRole, role_of
@@ -76,12 +77,12 @@ async def probe(endpoint: str, tls: PeerTls) -> tuple[bool, PeerRole | None]:
 
     Raises:
         OSError: no connection, or certificates that do not fit.
+        ValueError: the endpoint is no address.
     """
-    host, _, port = endpoint.rpartition(":")
-    host = host.strip("[]")
+    host, port = host_and_port(endpoint)
     context = tls.credentials.client
     try:
-        reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+        reader, writer = await asyncio.open_connection(host, port, ssl=context)
     except OSError as error:
         if tls.mode == "required" or not speaks_no_tls(error):
             raise

@@ -30,6 +30,7 @@ from strata_angelia.ports import (
 )
 from strata_angelia.tcp_client import ClientConnection, PendingCall
 from strata_angelia.tls import PeerTls, refused_by_server, speaks_no_tls, tls_reason
+from strata_runtime.addresses import host_and_port
 from strata_runtime.logs import get_logger
 from strata_runtime.tasks import Tasks
 
@@ -211,9 +212,6 @@ class _Lane:
         cluster: ClusterId,
         tls: PeerTls | None,
     ) -> None:
-        host, _, port = endpoint.rpartition(":")
-        self._host = host.strip("[]")
-        self._port = int(port)
         self._endpoint = endpoint
         self._codec = codec
         self._options = options
@@ -273,7 +271,8 @@ class _Lane:
         try:
             async with asyncio.timeout(self._options.connect_timeout_s):
                 self._connection = await self._welcomed()
-        except (OSError, TimeoutError, AngeliaError) as error:
+        except (OSError, TimeoutError, ValueError, AngeliaError) as error:
+            # Others say where they are: it may be no address.
             self._retry_at_s = loop.time() + self._options.reconnect_pause_s
             if isinstance(error, AngeliaError) and error.code != UNAVAILABLE:
                 raise
@@ -300,6 +299,7 @@ class _Lane:
         return await self._open(None)
 
     async def _open(self, tls: PeerTls | None) -> ClientConnection:
+        host, port = host_and_port(self._endpoint)
         connection = ClientConnection(
             self._options, self._codec, self._cluster, endpoint=self._endpoint
         )
@@ -307,8 +307,8 @@ class _Lane:
         try:
             transport, _ = await asyncio.get_running_loop().create_connection(
                 lambda: connection,
-                self._host,
-                self._port,
+                host,
+                port,
                 ssl=tls.credentials.client if tls is not None else None,
             )
             if tls is not None:

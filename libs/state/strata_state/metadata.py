@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from strata_state.ports import StateError
+
 Row = tuple[bytes, bytes]
 """Key and value."""
 
 
-class MetadataStoreError(Exception):
+class MetadataStoreError(StateError):
     """The store cannot be opened, read or written; the reason is for people."""
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from unittest.mock import patch
 
+import pytest
+
 from strata_mq.commands.pending import ResolveAction
 from strata_mq.commands.rare import (
     EpochCommand,
@@ -18,6 +20,7 @@ from strata_mq.commands.rare import (
 from strata_mq.layout.batch import OutgoingMessage, PartKey, PartKind
 from strata_mq.layout.pending_rows import PendingRef, PinRun
 from strata_mq.slots import slot_of
+from strata_state.metadata import MetadataStoreError
 from strata_storage.base.config import PendingOptions
 from strata_storage.leading.pending.forwarding import ForwardFailed
 from strata_storage.leading.pending.forwards import Forwards
@@ -44,6 +47,7 @@ class Elsewhere:
 
     def __init__(self) -> None:
         self.failures = 0
+        self.failure: Exception = ForwardFailed("no answer")
         self.calls: list[tuple[int, PartKey, list[bytes]]] = []
         self.stored: list[bytes] = []
         # Slot -> raft group.
@@ -74,7 +78,7 @@ class Elsewhere:
         if self.failures:
             # It may have arrived all the same.
             self.failures -= 1
-            raise ForwardFailed("no answer")
+            raise self.failure
         return [Place(key.topic_id, key.queue, self.stored.index(body)) for body in bodies]
 
 
@@ -188,10 +192,13 @@ async def test_a_message_whose_slots_come_back_is_delivered_here() -> None:
     assert leader.next_offsets() == {2: 1}
 
 
-async def test_a_forward_without_answer_is_repeated_and_arrives_once() -> None:
+@pytest.mark.parametrize(
+    "failure", [ForwardFailed("no answer"), MetadataStoreError("rows cannot be read")]
+)
+async def test_a_forward_without_answer_is_repeated_and_arrives_once(failure: Exception) -> None:
     """The message is marked to be delivered, put off, and sent again as it was."""
     elsewhere = Elsewhere()
-    elsewhere.failures = 2
+    elsewhere.failures, elsewhere.failure = 2, failure
     leader = LeaderUnderTest(PendingOptions(turn_interval_ms=0, retry_ms=1_000), elsewhere)
     async with running(leader):
         name = leader.wait_for(b"later", 1_000)

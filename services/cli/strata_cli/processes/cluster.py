@@ -35,6 +35,7 @@ from strata_cli.processes.place import ALONE, MachinePlace
 from strata_cli.processes.ready_line import ReadyLine
 from strata_cli.processes.supervision import LOOPBACK, SupervisorWatch
 from strata_runtime import logs, loop
+from strata_runtime.addresses import is_host
 from strata_runtime.audit import AuditSink, NoAuditSink
 from strata_runtime.blocking import run_to_end
 from strata_runtime.clock import Clock, SystemClock
@@ -190,11 +191,23 @@ Build = Callable[[Surroundings], ProcessMember]
 
 
 def host_of(config: ClusterConfig) -> str:
-    """Return the host under which other processes reach a process."""
+    """Return the host under which other processes reach a process.
+
+    Raises:
+        ConfigError: the machine's name, which is taken where none is given, is no host.
+    """
     node = config.node
     if node.advertised_host:
         return node.advertised_host
-    return socket.gethostname() if node.host in WILDCARDS else node.host
+    if node.host not in WILDCARDS:
+        return node.host
+    name = socket.gethostname()
+    if not is_host(name):
+        raise ConfigError(
+            f"{name!r}, the name of this machine, is no host that others could look up: give one "
+            "(--advertise, advertised_host)"
+        )
+    return name
 
 
 def open_peer_channel(

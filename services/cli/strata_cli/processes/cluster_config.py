@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 
 from strata_cli.processes.autoscaler_config import AutoscalerSection
 from strata_cli.processes.standalone_config import NodeSection, StandaloneConfig
+from strata_runtime.addresses import host_and_port, is_host
 from strata_runtime.config import Section
 from strata_storage.base.config import StorageConfig
 
@@ -56,9 +57,7 @@ class ClusterSection(Section):
     @classmethod
     def _check(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for endpoint in value:
-            host, _, port = endpoint.rpartition(":")
-            if not host or not port.isdigit():
-                raise ValueError(f"{endpoint!r} is not host:port")
+            host_and_port(endpoint)
         if len(set(value)) != len(value):
             raise ValueError("an endpoint is listed twice")
         return value
@@ -72,6 +71,14 @@ class ClusterNodeSection(NodeSection):
         description="Host under which other processes reach this one; empty: `host`, or the "
         "machine's name if it listens on every address.",
     )
+
+    @field_validator("advertised_host")
+    @classmethod
+    def _check_host(cls, value: str) -> str:
+        if value and not is_host(value.strip("[]")):
+            raise ValueError(f"{value[:80]!r} is no host: other processes could not look it up")
+        return value
+
     nameserver_port: int = Field(
         default=9877, ge=0, le=65_535, description="Port of a nameserver (Angelia tcp)."
     )

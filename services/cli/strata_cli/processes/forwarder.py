@@ -27,6 +27,7 @@ from strata_cli.processes.forwarder_link import Link, Side
 from strata_cli.processes.metrics import METRICS
 from strata_cli.processes.ready_line import ReadyLine
 from strata_runtime import logs, loop
+from strata_runtime.addresses import host_and_port
 from strata_runtime.errors import one_line
 from strata_runtime.health import Health, Problem, ProcessHealth, Severity
 from strata_runtime.lifecycle import Lifecycle, Service
@@ -48,8 +49,6 @@ _CHANNEL_OPTIONS = (
 _GRACE_S = 5.0
 # Most brokers that one connection is given to if each closes it without a byte.
 _MAX_TRIES = 4
-_MAX_PORT = 65_535
-_SHOWN_CHARACTERS = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,22 +107,6 @@ def candidates(brokers: Iterable[Broker], silent: Sequence[str] = ()) -> list[Br
         brokers,
         key=lambda each: (each.address in silent, each.serving is not True, len(each.links)),
     )
-
-
-def host_and_port(address: str) -> tuple[str, int]:
-    """Return the parts of `host:port`; an IPv6 address may stand in brackets.
-
-    Raises:
-        ValueError: it is none.
-    """
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    is_port = port.isascii() and port.isdigit() and len(port) <= len(str(_MAX_PORT))
-    if not host or not is_port or not 0 < int(port) <= _MAX_PORT:
-        raise ValueError(f"{address[:_SHOWN_CHARACTERS]!r} is not HOST:PORT")
-    # An illegal host name is refused here, before a resolver gets it.
-    host.encode("idna")
-    return host, int(port)
 
 
 class BrokerList:

@@ -205,7 +205,7 @@ class Forwards:
             for raft_group, key, waiting in batch:
                 self._sent[waiting.key.ref] = (raft_group, key)
             places = await self._forwarder.forward(batch[0].raft_group, batch[0].key, messages)
-        except (ForwardFailed, Refused) as error:
+        except (ForwardFailed, Refused, StateError) as error:
             self._logger.info(
                 "forward waits",
                 raft_group=self._machine.raft_group,

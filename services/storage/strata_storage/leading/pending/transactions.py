@@ -18,6 +18,7 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.commands import DropKind
 from strata_mq.layout import PartKind, PendingRef, PendingRow
 from strata_runtime.clock import Clock
+from strata_state.ports import StateError
 from strata_storage.base.config import PendingOptions
 from strata_storage.base.errors import Refused
 from strata_storage.base.watchers import TransactionCheck
@@ -264,8 +265,8 @@ class GroupTransactions:
             held = [check for check in checks if await _holds(check.decision)]
             if held:
                 await self._send(held)
-        except Refused:
-            # Too many reads wait; the next check follows.
+        except (Refused, StateError):
+            # Too many reads wait, or rows cannot be read; the next check follows.
             self._checks_total.add(len(checks), {"result": "unreadable"})
         finally:
             self.checks_in_flight -= len(checks)
