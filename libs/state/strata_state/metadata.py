@@ -22,6 +22,10 @@ class MetadataStoreError(StateError):
     """The store cannot be opened, read or written; the reason is for people."""
 
 
+class DamagedMetadataError(MetadataStoreError):
+    """Files of the store are not what was written."""
+
+
 class FrozenRows(Protocol):
     """All rows as they stood at one moment; may be read in another thread, one call at a time."""
 

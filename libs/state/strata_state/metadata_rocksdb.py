@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from rocksdict import Options, Rdict, RdictIter, WriteBatch
 
-from strata_state.metadata import FrozenRows, MetadataStoreError, Row
+from strata_state.metadata import DamagedMetadataError, FrozenRows, MetadataStoreError, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class RocksDbMetadataStore:
         """Open or create the database in `folder`.
 
         Raises:
-            MetadataStoreError: the files are damaged, or opened by another process.
+            DamagedMetadataError: the files are damaged.
+            MetadataStoreError: they are opened by another process, or cannot be used.
         """
         limits = options or MetadataStoreOptions()
         settings = Options(raw_mode=True)
@@ -53,7 +54,7 @@ class RocksDbMetadataStore:
         try:
             self._database = Rdict(str(folder), settings)
         except Exception as error:  # rocksdict has no narrower type
-            raise MetadataStoreError(f"{folder}: {error}") from error
+            raise _error(f"{folder}: {error}") from error
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a row; None: there is no such row."""
@@ -159,4 +160,9 @@ class _Reading:
 
 
 def _unreadable(error: Exception) -> MetadataStoreError:
-    return MetadataStoreError(f"metadata rows cannot be read: {error}")
+    return _error(f"metadata rows cannot be read: {error}")
+
+
+def _error(text: str) -> MetadataStoreError:
+    # RocksDB names the kind of a failure in its text, and rocksdict gives nothing else.
+    return DamagedMetadataError(text) if "Corruption:" in text else MetadataStoreError(text)

@@ -33,6 +33,7 @@ from strata_metadata import (
 )
 from strata_metadata.channels import Channels
 from strata_metadata.follower import MetadataSources
+from strata_metadata.stored_copy import open_copy
 from strata_mq.commands import OwnCommand
 from strata_multiraft import LogFull
 from strata_multiraft.peering import PeerIdentity, Peering
@@ -45,7 +46,6 @@ from strata_runtime.runtime import Runtime
 from strata_runtime.tasks import Tasks
 from strata_state.metadata import MetadataStore
 from strata_state.metadata_keys import MetadataRowKind
-from strata_state.metadata_rocksdb import RocksDbMetadataStore
 from strata_storage.base.config import StorageConfig
 from strata_storage.base.directory import Directory
 from strata_storage.base.disk_quota import DiskUse
@@ -298,7 +298,7 @@ class StorageMember:
         )
 
     def _open_metadata(self) -> MetadataStore:
-        return self._metadata_store or RocksDbMetadataStore(self._folder / "metadata")
+        return self._metadata_store or open_copy(self._folder / "metadata", _SINK_KINDS)
 
     # Parts --------------------------------------------------------------------------------------
 
