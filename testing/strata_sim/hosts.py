@@ -29,6 +29,7 @@ from strata_nameserver.process.app import (
     NameserverCluster,
     NameserverStores,
 )
+from strata_raft import Role
 from strata_runtime.runtime import Runtime
 from strata_seglog.errors import LogError
 from strata_sim.chance import source
@@ -358,8 +359,16 @@ class StorageHost(Host):
 
     @property
     def is_damaged(self) -> bool:
-        """Whether a replica takes no part until another one is made in its place."""
-        return bool(damaged_replicas(self.replicas()))
+        """Whether a replica takes no part until another one is made in its place.
+
+        Then the other voters are all that the raft group has: also when the damaged one was removed
+        already, and while the new one is a learner.
+        """
+        replicas, all_voters = self.replicas(), self.world.options.nameserver.replication_factor
+        return bool(damaged_replicas(replicas)) or any(
+            replica.role is Role.LEADER and len(replica.configuration.voters) < all_voters
+            for replica in replicas.values()
+        )
 
     def _build(self) -> StorageMember:
         world = self.world

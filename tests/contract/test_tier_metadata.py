@@ -221,6 +221,25 @@ def test_a_topic_is_dropped_and_its_objects_forgotten(open_adapter: Open) -> Non
     assert [held.ref.object_id for held in metadata.objects()] == [1]
 
 
+def test_what_is_iterated_is_the_state_of_before(open_adapter: Open) -> None:
+    """A walk over many queues lets changes in between; it goes on with the state at its start."""
+    adapter = open_adapter()
+    for object_id in (1, 2, 3):
+        ranges = [_range(object_id, queue, 0, 5, object_id) for queue in (0, 1)]
+        adapter.apply(CommitRanges(_ref(object_id), ranges, 50))
+    metadata = adapter.metadata
+    every, one_topic, objects = metadata.queues(), metadata.queues(2), metadata.objects()
+    first = next(every), next(one_topic), next(objects)
+    adapter.apply(DropTopics([1, 2, 3], 70))
+    adapter.apply(ForgetObjects([1, 2, 3], 80))
+    adapter.apply(CommitRanges(_ref(9), [_range(2, 5, 0, 5, 9)], 90))
+    keys = [(topic_id, queue) for topic_id in (1, 2, 3) for queue in (0, 1)]
+    assert [key for key, _ in (first[0], *every)] == keys
+    assert [key for key, _ in (first[1], *one_topic)] == [(2, 0), (2, 1)]
+    assert [held.ref.object_id for held in (first[2], *objects)] == [1, 2, 3]
+    assert [key for key, _ in metadata.queues()] == [(2, 5)]
+
+
 def test_the_rows_are_the_state(open_adapter: Open) -> None:
     """Rows for a checkpoint, put into another store, give the same state."""
     adapter = open_adapter()

@@ -130,9 +130,11 @@ class MemoryEngine:
     def _items(self, table_id: int) -> _Items:
         items = self._tables.get(table_id)
         if items is None:
-            items = self._tables[table_id] = _Items()
+            items = _Items()
             for row_key, row in self._store.scan(*self._row_keys.items(table_id, b"", b"")):
                 key = self._row_keys.key_of(row_key)
                 items.rows[key] = row
                 items.keys.append(key)
+            # Only now: a scan may fail, and a part of a table is never taken for the whole.
+            self._tables[table_id] = items
         return items

@@ -106,8 +106,7 @@ class MetadataCache:
         return self._stamp
 
     def apply(self, response: meta_pb2.WatchResponse) -> None:
-        """Take in changes (see `follower.MetadataSink`)."""
-        self.changes_taken += len(response.changes)
+        """Take in changes (see `follower.MetadataSink`); first of all they are in the store."""
         self._cluster_id = response.cluster_id or self._cluster_id
         if response.snapshot:
             self._install = SnapshotInstall(self._store)
@@ -118,6 +117,7 @@ class MetadataCache:
             self._take_part(self._install, response)
         elif response.changes or response.revision != self._revision:
             self._write(response)
+        self.changes_taken += len(response.changes)
         for sink in self._sinks:
             sink.apply(response)
 

@@ -13,6 +13,8 @@ Nameservers that were restored to an older state (an old backup in their folders
 their rows would reuse ids for other things. The follower reports this. Once these nameservers have
 a higher revision than this process, it loads everything anew, since equal revisions are then
 different changes.
+
+A sink may have a disk, which may be full: what it could not keep is asked for again after a pause.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from strata_runtime.backoff import Backoff
 from strata_runtime.clock import Clock
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
+from strata_state.metadata import MetadataStoreError
 
 _MAX_CHANNELS = 64
 _NAMESERVER = "nameserver"
@@ -55,6 +58,9 @@ class MetadataSink(Protocol):
         is here, the one with a revision: nobody may see half of one. The parts of one that breaks
         off are forgotten when another snapshot or other changes come. A response may have no
         changes. It may be kept but not changed.
+
+        Raises:
+            MetadataStoreError: nothing of it counts; all after `revision` must come again.
         """
 
 
@@ -125,6 +131,8 @@ class MetadataFollower:
         # The revision that the last of them knew in this round, and its address.
         self._knew_less: tuple[str, int] | None = None
         self._trouble = ""
+        # Why the sink could not keep what came last; empty: it could.
+        self._sink_trouble = ""
         self._full_nameservers: frozenset[str] = frozenset()
         self._logger = get_logger("metadata")
 
@@ -217,7 +225,7 @@ class MetadataFollower:
                     self._check_revision(response, endpoint, kind)
                     if response.diverged:
                         self._tell_diverged(endpoint, from_revision)
-                    self._sink.apply(response)
+                    self._give(response)
                     if response.is_fresh and kind == _NAMESERVER:
                         self._confirmed_at_s = self._clock.monotonic_s()
                         self._full_nameservers = frozenset(response.full_nameserver_ids)
@@ -235,6 +243,27 @@ class MetadataFollower:
                         return True
         except (AngeliaError, TimeoutError, StopAsyncIteration, _Left):
             return used
+        except MetadataStoreError as error:
+            self._tell_sink_trouble(str(error))
+            # Another source would tell the same.
+            return True
+
+    def _give(self, response: meta_pb2.WatchResponse) -> None:
+        """Let the sink take a response in.
+
+        Raises:
+            MetadataStoreError: it cannot keep it.
+        """
+        before = self._sink.revision
+        self._sink.apply(response)
+        if self._sink.revision != before:
+            self._sink_trouble = ""
+
+    def _tell_sink_trouble(self, reason: str) -> None:
+        """Log why the sink keeps nothing, once, however often it is tried."""
+        if reason != self._sink_trouble:
+            self._logger.error("metadata cannot be kept, it is tried again", reason=reason)
+        self._sink_trouble = reason
 
     async def _next_response(self, responses: _Responses, *, first: bool) -> meta_pb2.WatchResponse:
         """Return the next response.

@@ -146,6 +146,25 @@ async def test_refusals_cross_the_transport(tmp_path: Path) -> None:
     assert twice.status.outcome == meta_pb2.META_OUTCOME_ALREADY_EXISTS
 
 
+async def test_a_change_that_no_log_entry_holds_is_refused(tmp_path: Path) -> None:
+    """Nothing of it is written, and the nameserver goes on."""
+    config = NameserverConfig(max_batch_bytes=4 * 1024 * 1024)
+    request = meta_pb2.CreateTopicsRequest(
+        topics=[
+            meta_pb2.Topic(name=f"topic-{number}", attributes={"note": "x" * 4_000})
+            for number in range(400)
+        ]
+    )
+    async with running(tmp_path, config) as nameserver:
+        await nameserver.register(STORAGE)
+        refused = await nameserver.call("CreateTopics", request, meta_pb2.CreateTopicsResponse)
+        made = await nameserver.create_topic("topic-0")
+
+    assert refused.status.outcome == meta_pb2.META_OUTCOME_LIMIT_REACHED
+    assert "the change is too large: it writes 400 rows" in refused.status.reason
+    assert made.topic.topic_id == 1
+
+
 async def test_a_watch_follows_and_ends_with_the_server(tmp_path: Path) -> None:
     """Snapshot first, then changes in order of revision, then the end of the stream."""
     async with running(tmp_path) as nameserver:

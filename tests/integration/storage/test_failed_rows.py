@@ -12,7 +12,7 @@ from strata_mq.layout.rows import RowKind, cq_prefix, queue_key
 from strata_mq.leases.queue_leases import Lease
 from strata_state.memory_store import MemoryCursor, MemoryStore
 from strata_state.ports import Row, StateError
-from strata_state.rows import ConsumerKey
+from strata_state.rows import ConsumerKey, GroupRows
 from strata_storage.upkeep.retention import FixedRetention
 from strata_testing import ManualClock
 from strata_testing.storage_node import (
@@ -186,6 +186,24 @@ async def test_a_pop_that_cannot_find_what_it_took_is_no_attempt(tmp_path: Path)
         store.broken_queues = ()
         again = await node.pop(queue=1)
         assert [(each.message, each.attempt_count) for each in again.messages] == [(b"a", 2)]
+
+
+async def test_a_removed_replica_is_gone_though_its_rows_cannot_be_dropped(
+    tmp_path: Path,
+) -> None:
+    """They go with the first turn of retention that can; the process goes on."""
+    store = FailingStore()
+    async with node_under_test(tmp_path, store=store) as node:
+        await node.append([b"a"], queue=1)
+        store.broken = {RowKind.LOCAL}
+        await node.app.node.remove(GROUP)
+        assert not node.app.node.hosted()
+        await node.app.node.retain_once()
+        assert store.refused > 1
+        store.broken = set()
+        assert list(GroupRows(store, GROUP).all())
+        await node.app.node.retain_once()
+        assert not list(GroupRows(store, GROUP).all())
 
 
 async def test_a_reset_that_cannot_read_all_changes_nothing(tmp_path: Path) -> None:

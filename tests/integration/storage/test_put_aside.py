@@ -124,7 +124,7 @@ async def test_a_wanted_replica_that_was_removed_is_refused_with_the_way_back(
     )
     assert cluster.members["storage-1"].node.hosted() == {}
     with pytest.raises(ReplicaEnded, match=f"restore-replica {replica_id} takes it back"):
-        cluster.members["storage-1"].node._removals.check(replica_id)
+        cluster.members["storage-1"].node._removals.check(GROUP, replica_id)
 
 
 async def test_a_replica_that_nobody_wants_stays_once_it_is_back(

@@ -12,6 +12,7 @@ import pytest
 from strata_mq.layout.rows import RowKind
 from strata_multiraft import Replica
 from strata_state.memory_store import MemoryStore
+from strata_state.ports import StateError
 from strata_testing import until
 from strata_testing.storage_node import small_config
 from tests.integration.storage.kept_rows import kept_rows
@@ -104,6 +105,32 @@ async def test_a_follower_that_was_away_for_too_long_gets_a_snapshot(
     await fill(cluster, 20, 4)
     await trim(cluster)
     await cluster.start(away)
+    await cluster.check_rows_equal(GROUP)
+    assert replica(cluster, away).first_index > 1
+    await expect_young_messages(cluster)
+
+
+async def test_a_snapshot_waits_for_a_disk_that_is_full(
+    cluster: ClusterUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows cannot be flushed for a while: the node lives, and takes the snapshot in later."""
+    await fill(cluster, 2, 10)
+    leader = await cluster.until_led(GROUP)
+    away = next(name for name in cluster.members if name != leader)
+    await cluster.members[away].lose_power()
+    await fill(cluster, 20, 11)
+    await trim(cluster)
+    refused: list[bool] = []
+
+    def refuse() -> None:
+        refused.append(replica(cluster, away).installing)
+        raise StateError("No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(cluster.members[away].store, "flush", refuse)
+        await cluster.start(away)
+        await until(lambda: refused.count(True) > 1)
+        assert not cluster.members[away].fatal
     await cluster.check_rows_equal(GROUP)
     assert replica(cluster, away).first_index > 1
     await expect_young_messages(cluster)

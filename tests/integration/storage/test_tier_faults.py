@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.commands.common import CommandKind, command_kind
+from strata_mq.commands.rare import DropKind
 from strata_mq.commands.tier import TierChangeCommand, encode_tier_change
 from strata_state.memory_store import MemoryStore
+from strata_state.ports import StateError
 from strata_storage.base.errors import Refused
 from strata_storage.leading.proposer import Proposer
-from strata_storage.rows.tier_state import StaleEntryError
+from strata_storage.rows.tier_state import StaleEntry, StaleEntryError
+from strata_storage.tiering.uploader import Uploader
 from strata_storage.tiering.uploads import ObjectUploads
 from strata_storage.upkeep.retention import FixedRetention
 from strata_testing import ManualClock, until
@@ -24,7 +29,16 @@ from strata_testing.simulated_disk import SimulatedDisk
 from strata_testing.storage_node import GROUP, NodeUnderTest
 from strata_tier.objects.names import DEFAULT_SPACE
 from strata_tier.objects.spaces import Stores
-from strata_tier.objects.state import CommitRanges, encode_change
+from strata_tier.objects.state import (
+    CommitRanges,
+    DropTopics,
+    ObjectRef,
+    TierChange,
+    TieredObject,
+    TieredQueue,
+    TieredRange,
+    encode_change,
+)
 from strata_tier.store.drivers.memory import MemoryObjectStore
 from strata_tier.store.ports import Body, ObjectInfo, StoreUnavailableError
 from tests.integration.storage.tiered_node import (
@@ -199,6 +213,42 @@ async def test_an_uploader_that_is_overtaken_looks_anew(
             assert await fetch_all(node, queue) == list(enumerate(messages))
 
 
+async def test_a_rescan_that_fails_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that cannot be read just after an entry came too late do not end the uploads."""
+    rng, tier = random.Random(19), Tier(flush_age_ms=100)
+    async with tiered_node(tmp_path, tier) as node:
+        commit, rescan = Uploader._commit, Uploader._rescan
+        commits = rescans = 0
+
+        async def stale_once(self: Uploader, ref: ObjectRef, ranges: Sequence[TieredRange]) -> int:
+            nonlocal commits
+            commits += 1
+            if commits == 1:
+                raise StaleEntryError(StaleEntry(1, "a test says so"))
+            return await commit(self, ref, ranges)
+
+        async def failing_once(self: Uploader) -> None:
+            nonlocal rescans
+            rescans += 1
+            if rescans == 1:
+                raise StateError("not now")
+            await rescan(self)
+
+        monkeypatch.setattr(Uploader, "_commit", stale_once)
+        monkeypatch.setattr(Uploader, "_rescan", failing_once)
+        await fill(node, rng, 1)
+
+        def is_uploaded_later() -> bool:
+            node.clock.advance(1)
+            return is_uploaded(node)
+
+        await until(is_uploaded_later, step_s=0.05)
+        assert rescans == 2
+        assert sets_in(tier) == committed_keys(node)
+
+
 async def test_a_commit_of_many_queues_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,3 +342,56 @@ async def test_a_paused_raft_group_uploads_nothing(tmp_path: Path) -> None:
         await node.app.node.tiering.pause(node.app.node.engine(GROUP), paused=False)
         await upload(node)
         assert sets_in(tier)
+
+
+async def test_deletions_are_planned_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread reads the objects; one that is another one by then is not deleted."""
+    rng, tier = random.Random(20), Tier()
+    threads: list[int] = []
+    async with tiered_node(tmp_path, tier) as node:
+        await fill(node, rng, 3)
+        await upload(node)
+        metadata = node.app.node.engine(GROUP).machine.tier.metadata
+
+        def planned(*_: object) -> list[TieredObject]:
+            threads.append(threading.get_ident())
+            # As if they were committed once more since.
+            return [replace(held, live_ranges=0, dropped_at_ms=1) for held in metadata.objects()]
+
+        monkeypatch.setattr("strata_storage.tiering.retain.plan_deletes", planned)
+        before = sets_in(tier)
+        assert before
+        await node.app.node.tiering._led[GROUP].retention._delete(uploader_of(node).now_ms())
+        assert sets_in(tier) == committed_keys(node) == before
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+async def test_a_drop_of_many_topics_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry drops a bounded number of topics, and all of them are dropped."""
+    changes: list[TierChange] = []
+
+    async def taken(change: TierChange) -> None:
+        changes.append(change)
+
+    async with tiered_node(tmp_path, Tier()) as node:
+        retention = node.app.node.tiering._led[GROUP].retention
+        topic_ids = range(100, 550)
+        metadata = SimpleNamespace(
+            queues=lambda: iter([((each, 0), TieredQueue(0, 1)) for each in topic_ids])
+        )
+        machine = SimpleNamespace(
+            tier=SimpleNamespace(metadata=metadata),
+            queues=SimpleNamespace(get=lambda *_: None),
+            dropped={(DropKind.TOPIC, each) for each in topic_ids},
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr(retention, "_machine", machine)
+            patch.setattr(retention, "_change", taken)
+            await retention._drop(7)
+    whole = list(topic_ids)
+    assert changes == [DropTopics(each, 7) for each in (whole[:200], whole[200:400], whole[400:])]

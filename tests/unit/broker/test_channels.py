@@ -170,12 +170,15 @@ async def test_a_node_with_too_many_watchers_is_not_silent(watched: Watched) -> 
 
 
 async def test_nodes_come_and_go(watched: Watched) -> None:
-    """A new node is watched, the channel to one that was removed is closed."""
+    """A new node is watched, the channel to one that was removed is closed, and others hear it."""
+    gone: list[str] = []
+    watched.watch.on_gone(gone.append)
     watched.change(node("c"))
     await until(lambda: len(watched.made) == 3)
     watched.change(node("b", deleted=True))
     await until(lambda: watched.channel("b:1").closed)
     assert not watched.channel("a:1").closed
+    assert gone == ["b"]
     with pytest.raises(AngeliaError) as failure:
         watched.channels.to("b")
     assert failure.value.code == UNAVAILABLE

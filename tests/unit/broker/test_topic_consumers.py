@@ -31,6 +31,7 @@ class World:
         self.asked = 0
         self.fails = False
         self.live: list[str] = []
+        self.clients_asked = 0
         self.consumers = TopicConsumers(
             cast(MetadataView, self),
             cast(HolderCalls, self),
@@ -41,13 +42,15 @@ class World:
     def raft_groups(self) -> list[Any]:
         return [SimpleNamespace(raft_group=7)]
 
-    def consumer_groups(self) -> list[Any]:
-        return list(GROUPS.values())
+    def consumer_group_by_id(self, number: int) -> Any:
+        found = [group for group in GROUPS.values() if group.consumer_group_id == number]
+        return found[0] if found else None
 
     def consumer_group(self, namespace: str, name: str) -> Any:
         return GROUPS[name]
 
     async def clients(self, _: object) -> list[Any]:
+        self.clients_asked += 1
         return [SimpleNamespace(consumer_group=name, subscriptions=["t"]) for name in self.live]
 
     async def of_raft_groups(self, *_: object) -> list[Any]:
@@ -68,16 +71,37 @@ def world() -> World:
 
 
 async def test_what_raft_groups_answered_holds_for_a_moment(world: World) -> None:
-    """Subscribers are seen at once; readers whose clients left are seen a moment later."""
+    """Subscribers are seen a second later; readers whose clients left some seconds later."""
     assert await world.consumers.ordered(topic()) == [1]
     world.stored, world.live = [1, 2], ["live"]
+    world.clock.advance(1)
     assert await world.consumers.ordered(topic()) == [1, 4]
-    world.clock.advance(9)
+    world.clock.advance(8)
     assert await world.consumers.ordered(topic()) == [1, 4]
     assert world.asked == 1
     world.clock.advance(1)
     assert await world.consumers.ordered(topic()) == [1, 2, 4]
     assert world.asked == 2
+
+
+async def test_brokers_are_asked_for_clients_less_and_less(world: World) -> None:
+    """At least every 10 seconds; a topic that grows again is asked about at once."""
+    await asked_within(world, 100)
+    assert world.clients_asked == 13
+    world.live = ["live"]
+    world.clock.advance(10)
+    assert await world.consumers.ordered(topic()) == [1, 4]
+    world.live = ["second"]
+    assert await world.consumers.ordered(topic(16)) == [1, 2]
+    world.live = []
+    world.consumers.forget_others([])
+    assert await world.consumers.ordered(topic(16)) == [1]
+
+
+async def test_a_deleted_group_that_read_a_topic_is_left_out(world: World) -> None:
+    """Only the groups that were found are looked up, not all groups of the cluster."""
+    world.stored = [2, 1, 99]
+    assert await world.consumers.ordered(topic()) == [1, 2]
 
 
 async def asked_within(world: World, seconds: int) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from unittest.mock import patch
 
 import pytest
 
@@ -13,6 +15,7 @@ from strata_kv.options import TableOptions
 from strata_kv.rows import ReplyRow
 from strata_mq.commands.common import CommandError
 from strata_state.memory_store import MemoryStore
+from strata_state.ports import StateError
 from tests.unit.kv.tables import NOW_MS, TABLE, Group, apply, delete, put
 
 
@@ -147,3 +150,22 @@ def applied_index(group: Group, store: MemoryStore) -> int:
         if decode_kv_write(payload).sections[-1].table.revision == revision:
             return index
     return 0
+
+
+def test_a_part_of_a_table_is_never_taken_for_the_whole() -> None:
+    """A read that fails in the middle is repeated: locks that are held would be free else."""
+    group = Group(engine=Engine.MEMORY)
+    group.write([put(b"a", b"1"), put(b"lock", b"mine")])
+    group.machine.settle(group.applied)
+    machine = group.open(group.store)
+    scan = group.store.scan
+
+    def interrupted(begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        yield next(scan(begin, end))
+        raise StateError("the disk failed")
+
+    with patch.object(group.store, "scan", interrupted), pytest.raises(StateError):
+        machine.item(TABLE, b"lock")
+    item = machine.item(TABLE, b"lock")
+    assert item is not None
+    assert item.value == b"mine"

@@ -21,9 +21,10 @@ from strata_metadata import (
     MetadataFollowerOptions,
     WatchOptions,
 )
-from strata_metadata.follower import MetadataSources
+from strata_metadata.follower import MetadataSink, MetadataSources
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
+from strata_state.metadata import MetadataStoreError, Row
 from strata_testing import until
 from strata_testing.metadata_store import MemoryMetadataStore
 
@@ -62,7 +63,7 @@ class Sink(ClusterView):
 @asynccontextmanager
 async def following(
     network: InprocNetwork,
-    sink: Sink,
+    sink: MetadataSink,
     endpoints: Sequence[str],
     fallbacks: Sequence[str] = (),
     *,
@@ -296,6 +297,54 @@ async def test_a_cache_survives_and_serves(network: InprocNetwork, sources: list
     assert await again.snapshot() == await cache.snapshot()
     assert (view.retention_ms(1), view.retention_ms(2)) == (None, 1_000)
     assert (view.slot_owner(0), view.slot_owner(4_095)) == (7, 7)
+
+
+class FullStore(MemoryMetadataStore):
+    """A store with room for so many batches.
+
+    Attributes:
+        room: batches that it takes yet.
+        refused: batches that it did not take.
+    """
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+        self.refused = 0
+
+    def write(self, puts: Sequence[Row], deletes: Sequence[bytes] = ()) -> None:
+        if not self.room:
+            self.refused += 1
+            raise MetadataStoreError("No space left on device")
+        self.room -= 1
+        super().write(puts, deletes)
+
+
+async def test_what_a_full_disk_refuses_is_asked_for_again(
+    network: InprocNetwork, sources: list[Source]
+) -> None:
+    """Half a snapshot, and a change after it: neither counts anywhere until it is written."""
+    sources[0].tell(6, *(topic(f"t{n}", n + 1) for n in range(5)))
+    store, view = FullStore(room=2), ClusterView()
+    cache = MetadataCache(store, WatchOptions(), Metrics.disabled(), sinks=[view])
+    with structlog.testing.capture_logs() as lines:
+        async with following(network, cache, [sources[0].endpoint], options=PATIENT):
+            await until(lambda: store.refused > 3)
+            assert (cache.revision, view.revision, cache.changes_taken) == (0, 0, 4)
+            store.room = 1_000
+            await until(lambda: view.revision == 6)
+            assert (await cache.snapshot()) == (await sources[0].cache.snapshot())
+            store.room = 0
+            refused, taken = store.refused, cache.changes_taken
+            sources[0].tell(7, topic("t5", 6))
+            await until(lambda: store.refused > refused + 3)
+            assert (cache.revision, view.revision, cache.changes_taken) == (6, 6, taken)
+            assert view.retention_ms(6) is None
+            store.room = 1_000
+            await until(lambda: view.revision == 7)
+            assert (await cache.snapshot()) == (await sources[0].cache.snapshot())
+    assert [line["reason"] for line in lines] == ["No space left on device"] * 2
+    assert {line["event"] for line in lines} == {"metadata cannot be kept, it is tried again"}
 
 
 def test_a_cache_syncs_what_it_took_in_and_nothing_else() -> None:

@@ -133,6 +133,11 @@ def expected(last: int) -> list[bytes]:
     return [b"%d" % number for number in range(1, last + 1)]
 
 
+def refuse_entries(part: SnapshotPart) -> None:
+    if isinstance(part, SnapshotEntries):
+        raise SnapshotRefused("the source is gone")
+
+
 @pytest.fixture
 async def cluster(make_node: Any, settled: Settled, request: pytest.FixtureRequest) -> Any:
     cluster = Cluster(make_node, settled, replace(OPTIONS, **getattr(request, "param", {})))
@@ -231,11 +236,6 @@ async def test_a_crash_in_the_middle_begins_again(cluster: Cluster, kind: type) 
 async def test_a_transfer_that_cannot_go_on_leaves_an_empty_replica(cluster: Cluster) -> None:
     """When all calls fail the half-written rows go, and the next offer begins from the start."""
     await cluster.leave_behind()
-
-    def refuse_entries(part: SnapshotPart) -> None:
-        if isinstance(part, SnapshotEntries):
-            raise SnapshotRefused("the source is gone")
-
     cluster.fault = refuse_entries
     await cluster.tick(1)
     await cluster.tick(1)

@@ -19,6 +19,9 @@ from strata_runtime.metrics import Metrics
 from strata_testing import ManualClock
 from strata_testing.metadata_store import MemoryMetadataStore
 
+MAX_COMMAND_BYTES = 768 * 1024
+"""Most bytes of an entry where segments of the log are as small as they may be."""
+
 
 class ListReplica:
     """A one-voter raft group: entries are kept in a list and committed when a test says so."""
@@ -36,6 +39,8 @@ class ListReplica:
     def propose(self, payload: tuple[bytes, ...]) -> asyncio.Future[int]:
         if not self.leader:
             raise NotLeader(2)
+        if sum(map(len, payload)) > MAX_COMMAND_BYTES:
+            raise ValueError("the proposal has more than max_proposal_bytes")
         index = self.machine.applied_index() + len(self._waiting) + 1
         self.entries.append(Entry(1, index, EntryKind.NORMAL, payload))
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()

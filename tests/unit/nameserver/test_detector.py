@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -98,6 +99,35 @@ def test_two_of_three_storage_nodes_may_die_together(clock: ManualClock) -> None
     nodes.run(1_300)
 
     assert nodes.states() == {"s1": DOWN, "s2": DOWN, "s3": UP}
+
+
+class CountedRows(dict[str, meta_pb2.Node]):
+    """Rows of nodes that count how often all of them are walked."""
+
+    walks = 0
+
+    def values(self) -> Any:
+        self.walks += 1
+        return super().values()
+
+
+def test_all_silent_nodes_are_judged_by_one_walk(clock: ManualClock) -> None:
+    """The storage nodes that report are found once, not again for each that is silent."""
+    walks = []
+    for silent_count in (1, 10):
+        nodes = Nodes(clock, {f"s{number}": STORAGE for number in range(30)})
+        nodes.silent = {f"s{number}" for number in range(silent_count)}
+        nodes.unheard = dict.fromkeys(nodes.rows, sorted(nodes.silent))
+        nodes.run(1_100)
+        assert DOWN not in nodes.states().values()
+        nodes.rows = rows = CountedRows(nodes.rows)
+        rows.walks = 0
+        clock.advance(0.11)
+        nodes.judge()
+        walks.append(rows.walks)
+        assert list(nodes.states().values()).count(DOWN) == silent_count
+
+    assert walks[0] == walks[1]
 
 
 def test_when_nobody_reports_no_storage_node_is_down(clock: ManualClock) -> None:

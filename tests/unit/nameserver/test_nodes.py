@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
-from strata_mq.slots import SLOT_COUNT
+from strata_mq.slots import SLOT_COUNT, slot_runs
 from strata_nameserver.base.config import NameserverConfig
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ def broker(node_id: str, advertised: str = "127.0.0.1:8081") -> meta_pb2.Node:
     return meta_pb2.Node(
         node_id=node_id, kind=meta_pb2.NODE_KIND_BROKER, advertised_endpoint=advertised
     )
+
+
+def reached_at(*endpoints: str) -> meta_pb2.Node:
+    return meta_pb2.Node(node_id="x", kind=meta_pb2.NODE_KIND_STORAGE, endpoints=endpoints)
 
 
 async def test_the_first_storage_node_owns_all_slots_striped(
@@ -41,6 +46,18 @@ async def test_the_first_storage_node_owns_all_slots_striped(
         for h in hosted
     ]
     assert slots == [set(range(0, SLOT_COUNT, 2)), set(range(1, SLOT_COUNT, 2))]
+
+
+async def test_the_slots_of_many_raft_groups_are_looked_at_once(
+    nameserver: Nameserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to a node that hosts many is made without walking all slots for each."""
+    walks = Mock(wraps=slot_runs)
+    monkeypatch.setattr("strata_nameserver.state.topology.slot_runs", walks)
+    hosted = await nameserver.metadata.register_node(storage("storage-a"))
+
+    assert [len(each.slots) for each in hosted] == [SLOT_COUNT // 2] * 2
+    walks.assert_called_once()
 
 
 async def test_registering_again_gives_the_same(nameserver: Nameserver) -> None:
@@ -116,14 +133,52 @@ async def test_a_broker_registers_its_address(nameserver: Nameserver) -> None:
             "at most 8 endpoints",
         ),
         (broker("storage-a"), "is registered as NODE_KIND_STORAGE"),
+        (broker("x", "b..example:8081"), "node x: endpoint 'b..example:8081' is not HOST:PORT"),
+        (broker("x", "inproc:b"), "is not HOST:PORT"),
+        (reached_at("node..example:1"), "node x: endpoint 'node..example:1' is not HOST:PORT"),
+        (reached_at("fine:1", f"{'a' * 64}.example:1"), "is not HOST:PORT"),
+        (reached_at("a\0b:1"), "is not HOST:PORT"),
+        (reached_at("a b:1"), "is not HOST:PORT"),
+        (reached_at(""), "is not HOST:PORT"),
+        (reached_at("a"), "is not HOST:PORT"),
+        (reached_at("a:0"), "is not HOST:PORT"),
+        (reached_at("a:65536"), "is not HOST:PORT"),
+        (
+            meta_pb2.Node(
+                node_id="x",
+                kind=meta_pb2.NODE_KIND_BROKER,
+                advertised_endpoint="b:8081",
+                remoting_endpoint="b..example:9876",
+            ),
+            "is not HOST:PORT",
+        ),
+        (
+            meta_pb2.Node(node_id="x", kind=meta_pb2.NODE_KIND_NAMESERVER, endpoints=["n"]),
+            "is not HOST:PORT",
+        ),
     ],
 )
 async def test_a_refused_node_says_why(
     nameserver: Nameserver, node: meta_pb2.Node, reason: str
 ) -> None:
     """A node that cannot be kept is INVALID with a clear text."""
-    with pytest.raises(MetaRefused, match=reason):
+    with pytest.raises(MetaRefused, match=reason) as caught:
         await nameserver.metadata.register_node(node)
+    assert caught.value.outcome == meta_pb2.META_OUTCOME_INVALID
+
+
+async def test_every_address_that_can_be_reached_is_kept(nameserver: Nameserver) -> None:
+    """Names, IPv4, IPv6 in brackets, and what is reached inside a process."""
+    endpoints = [
+        "s1:9000",
+        "10.0.0.7:1",
+        "[::1]:65535",
+        "my_host.svc.cluster.local:9877",
+        "inproc:s",
+    ]
+    await nameserver.metadata.register_node(reached_at(*endpoints))
+
+    assert nameserver.machine.speculative.topology.nodes["x"].endpoints == endpoints
 
 
 async def test_the_limit_on_nodes_holds(small_nameserver: Nameserver) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from strata_mq.layout.rows import AppliedRow, LocalRow, QueueRow
+from strata_multiraft import LogFull
 from strata_raft import Configuration, SnapshotMetadata
 from strata_state.flush import Flusher
 from strata_state.memory_store import MemoryStore
+from strata_state.ports import RowBatch, StateError
 from strata_storage.base.config import EngineOptions
 from strata_storage.rows.machine import GroupMachine
 from strata_storage.upkeep.group_snapshots import GroupSnapshots, claim_rows
@@ -141,3 +145,53 @@ def test_rows_of_a_removed_replica_are_not_taken_over_by_the_next_one() -> None:
     assert not claim_rows(store, GROUP, 5)
     assert machine_of(store).applied_index() == 0
     assert store.get((GROUP + 1).to_bytes(4) + b"\x02other") == b"other"
+
+
+class FullStore(MemoryStore):
+    """A store whose disk is full for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_full = False
+
+    def _check(self) -> None:
+        if self.is_full:
+            raise StateError("No space left on device")
+
+    def get(self, key: bytes) -> bytes | None:
+        self._check()
+        return super().get(key)
+
+    def write(self, batch: RowBatch) -> None:
+        self._check()
+        super().write(batch)
+
+    def flush(self) -> None:
+        self._check()
+        super().flush()
+
+
+def test_every_step_of_an_install_may_find_the_disk_full() -> None:
+    """The driver is told in the way that it knows, and each step can be done again."""
+    source = snapshots_of(store_with_rows(1), 1)
+    store = FullStore()
+    target = snapshots_of(store, 2)
+    rows = source.open_snapshot().read(b"", 10_000)
+
+    def when_there_is_room(step: Callable[[], None]) -> None:
+        store.is_full = True
+        for _ in range(2):
+            with pytest.raises(LogFull, match="No space left"):
+                step()
+        store.is_full = False
+        step()
+
+    when_there_is_room(lambda: target.begin_install(METADATA))
+    when_there_is_room(lambda: target.install_rows(rows))
+    when_there_is_room(lambda: target.finish_install(METADATA))
+    when_there_is_room(target.installed)
+    left = machine_of(store.after_crash())
+    assert (left.applied_index(), left.rows.local.get()) == (9, LocalRow(2))
+    when_there_is_room(target.abandon_install)
+    when_there_is_room(target.installed)
+    assert list(machine_of(store.after_crash()).rows.all()) == []

@@ -11,7 +11,9 @@ from strata.meta.v1 import meta_pb2 as meta
 from strata_angelia.cluster_id import ClusterId
 from strata_metadata import ClusterView
 from strata_seglog.errors import LogError
+from strata_state.metadata import MetadataStoreError
 from strata_storage.base.hosted import HostedGroup
+from strata_storage.cluster import hosting as hosting_module
 from strata_storage.cluster.hosting import Hosting, ReplicaRefused, wanted_replicas
 
 ME = "storage-1"
@@ -34,6 +36,7 @@ class FakeHost:
         self.left: dict[int, int] = {}
         self.forgotten: list[tuple[int, int]] = []
         self.refuses = False
+        self.failure: Exception = LogError("damaged")
         self.back: dict[int, int] = {}
 
     def hosted(self) -> Mapping[int, HostedGroup]:
@@ -50,7 +53,7 @@ class FakeHost:
 
     async def host_beside(self, group: HostedGroup) -> None:
         if self.refuses:
-            raise LogError("damaged")
+            raise self.failure
         self.groups[group.raft_group] = group
 
     async def remove(self, raft_group: int, revision: int) -> None:
@@ -150,6 +153,31 @@ async def test_rows_are_durable_before_a_replica_is_hosted_because_of_them() -> 
     assert (hosted_at, sorted(host.groups)) == ([[], [1]], [1, 2])
 
 
+async def test_a_replica_waits_until_the_rows_that_want_it_are_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The disk of the copy is full: hosting goes on trying, and the node lives."""
+    monkeypatch.setattr(hosting_module, "_RETRY_S", 0)
+    host, view = FakeHost(), view_of(row(1, replica(11, ME)))
+    hosted_at: list[list[int]] = []
+
+    async def keep_rows() -> None:
+        hosted_at.append(sorted(host.groups))
+        if len(hosted_at) < 4:
+            raise MetadataStoreError("No space left on device")
+
+    hosting = Hosting(host, view, ME, keep_rows=keep_rows)
+    running = asyncio.ensure_future(hosting.run())
+    try:
+        waiting = asyncio.ensure_future(hosting.until_hosted({11}))
+        await asyncio.wait({waiting, running}, return_when=asyncio.FIRST_COMPLETED)
+        assert not running.done()
+        assert (hosted_at, sorted(host.groups)) == ([[]] * 4, [1])
+        assert hosting.refused() == []
+    finally:
+        running.cancel()
+
+
 async def test_a_raft_group_without_a_row_is_left_alone() -> None:
     """A raft group that is not known is not removed."""
     host = FakeHost()
@@ -158,9 +186,13 @@ async def test_a_raft_group_without_a_row_is_left_alone() -> None:
     assert host.removed == []
 
 
-async def test_a_replica_that_cannot_be_hosted_is_not_tried_again_until_it_is_another() -> None:
+@pytest.mark.parametrize("failure", [LogError("damaged"), OSError("read-only file system")])
+async def test_a_replica_that_cannot_be_hosted_is_not_tried_again_until_it_is_another(
+    failure: Exception,
+) -> None:
     """Only a new replica id helps (rule 8); the others are hosted."""
     host, view = FakeHost(), view_of(row(1, replica(11, ME)))
+    host.failure = failure
     hosting = Hosting(host, view, ME)
     host.refuses = True
     await hosting.settle()

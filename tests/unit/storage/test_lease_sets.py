@@ -210,3 +210,20 @@ def test_deadlines_take_room_for_sets_not_for_changes() -> None:
     assert deadlines.take_due(20_000) == KEY
     assert deadlines.take_due(20_000) is None
     assert deadlines.take_due(10_000_000) == (1, 1, 2)
+
+
+async def test_a_head_that_a_filter_moved_is_not_written_behind_the_end_of_its_queue(
+    node: ServingLeader,
+) -> None:
+    """The row of a lite topic that ends would stay: nothing deletes it any more."""
+    lease_set = node.leading.sets.find_or_start(KEY, latest=False)
+    node.commit()
+    node.leading.sets.passed(lease_set)
+    node.leading.sets.held_queues.add(KEY[1:])
+    before = len(node.replica.proposed)
+    node.leading.sets.write_passed(0)
+    assert len(node.replica.proposed) == before
+    node.leading.sets.held_queues.clear()
+    node.leading.sets.passed(lease_set)
+    node.leading.sets.write_passed(0)
+    assert len(node.replica.proposed) == before + 1

@@ -91,7 +91,7 @@ async def test_rows_are_looked_at_only_when_they_are_newer() -> None:
 
 
 async def test_nothing_is_published_while_a_snapshot_comes_in_pieces() -> None:
-    """What has come so far is of no revision."""
+    """The part that has come so far is of no revision."""
     node = Published()
     node.learn(3, topics(1, 2))
     first_part = meta_pb2.WatchResponse(snapshot=True, snapshot_revision=8, changes=topics(5, 1))
@@ -110,3 +110,18 @@ async def test_three_archives_stay() -> None:
         node.learn(revision, topics(revision, 1))
         await node.publisher.publish()
     assert await node.keys() == [metadata_key(HOME, revision) for revision in (3, 4, 5)]
+
+
+async def test_names_of_others_are_neither_deleted_nor_counted_nor_read() -> None:
+    """Stores have marks of folders, and operators put files there."""
+    node = Published()
+    prefix = metadata_prefix(HOME)
+    others = [prefix, f"{prefix}00-README", f"{prefix}a.txt", f"{prefix}zz.archive"]
+    node.store.bucket.objects.update({key: (b"not the tier's", 0) for key in others})
+    for revision in range(1, 6):
+        node.learn(revision, topics(revision, 1))
+        await node.publisher.publish()
+    own = [metadata_key(HOME, revision) for revision in (3, 4, 5)]
+    assert await node.keys() == sorted([*others, *own])
+    key, _, damaged = await newest_metadata(node.store, HOME)
+    assert (key, damaged) == (own[-1], [])

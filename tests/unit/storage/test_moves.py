@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 
@@ -15,6 +16,7 @@ from strata_mq.commands.rare import EpochCommand, encode_open, encode_seal
 from strata_mq.layout.rows import QueueRow
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
+from strata_state.ports import StateError
 from strata_storage.cluster.queue_moves import QueueMoveOptions, QueueMoves
 from strata_storage.group.engine import GroupEngine
 from tests.unit.storage.pending_entries import GROUP, START_MS, TOPIC_ID, Log, machine_of
@@ -175,3 +177,19 @@ def test_moves_are_judged_anew_after_a_start(moved: Moved) -> None:
     assert moved.begun() == [7]
     assert moved.asked == set(range(MANY))
     assert machine_of(moved.log.store).moves.open == {(TOPIC_ID, each) for each in range(MANY)}
+
+
+def test_a_queue_that_cannot_be_read_holds_up_no_other(moved: Moved) -> None:
+    """The loop is permanent: what escapes it would end the node."""
+    moved.trim(3, 2)
+    moved.trim(7, 2)
+    get = moved.log.machine.queues.get
+
+    def damaged(topic_id: int, queue: int) -> QueueRow | None:
+        if queue == 3:
+            raise StateError("a block is damaged")
+        return get(topic_id, queue)
+
+    with patch.object(type(moved.log.machine.queues), "get", lambda _, *key: damaged(*key)):
+        assert moved.begun() == [7]
+    assert moved.begun() == [3, 7]

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+from typing import cast
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_mq.commands.rare import SlotGrant
+from strata.storage.v1 import storage_pb2 as pb
+from strata_mq.commands.rare import OwnCommand, SlotGrant
+from strata_storage.base.errors import Refused
+from strata_storage.group.engine import GroupEngine
 from strata_storage.rows.ownership import OwnedSlots
 
 GRANTS = st.lists(
@@ -33,3 +40,31 @@ def test_queues_of_a_topic_wrap_around_the_slots() -> None:
     assert list(owned.queues(4_094, 5)) == [0, 2, 3]
     owned.change([SlotGrant(4_095, 1, True)])
     assert list(owned.queues(4_094, 5)) == [0, 1, 2, 3]
+
+
+async def test_slots_are_given_up_when_that_is_applied_however_many_reads_wait() -> None:
+    """Appends are let in again after the return: one behind the change would be nobody's."""
+    overloaded = Refused(pb.OUTCOME_OVERLOADED, "too many reads wait")
+    waits: list[Refused | None] = [overloaded, overloaded, None]
+    proposed: list[bytes] = []
+
+    def propose(payload: tuple[bytes, ...]) -> asyncio.Future[int]:
+        proposed.extend(payload)
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        future.set_result(1)
+        return future
+
+    async def barrier() -> None:
+        refused = waits.pop(0)
+        if refused is not None:
+            raise refused
+
+    leader = SimpleNamespace(proposer=SimpleNamespace(propose=propose))
+    engine = SimpleNamespace(
+        machine=SimpleNamespace(ownership=SimpleNamespace(revision=0)),
+        leading=lambda: leader,
+        barrier=barrier,
+    )
+    await GroupEngine.own(cast(GroupEngine, engine), OwnCommand([SlotGrant(0, 8, False)]))
+    assert len(proposed) == 1
+    assert waits == []

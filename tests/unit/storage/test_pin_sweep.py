@@ -176,3 +176,21 @@ async def test_pins_of_committed_messages_that_a_new_leader_finds_have_their_tim
     gone.store.write(batch)
     found = await PinSweep(committed_ms=1_000).sweep(gone.machine, {}, 0)
     assert (found.low_index, len(found.runs)) == (None, 1)
+
+
+async def test_nothing_is_remembered_of_queues_that_are_gone() -> None:
+    """A leader of many months sees many topics come and go; those of today are known."""
+    log, sweep = log_with({5: placed(5), 6: placed(6)}), PinSweep(committed_ms=1_000)
+    other = PinRow.placed(PartKind.HALF, TOPIC_ID + 1, 0, 5)
+    batch = log.store.new_batch()
+    log.machine.queues.put(batch, TOPIC_ID + 1, 0, QueueRow(1_000, 0, 0, 0))
+    log.machine.rows.pins.put(batch, PendingRef(7, 0), other)
+    log.store.write(batch)
+    min_offsets = {QUEUE: 6, (TOPIC_ID + 1, 0): 6}
+    await sweep.sweep(log.machine, min_offsets, 0)
+    assert sorted(sweep._begins) == sorted(min_offsets)
+    batch = log.store.new_batch()
+    log.machine.queues.drop(batch, TOPIC_ID + 1, 0)
+    log.store.write(batch)
+    await sweep.sweep(log.machine, {QUEUE: 6}, 1)
+    assert list(sweep._begins) == [QUEUE]

@@ -82,6 +82,21 @@ def backlog_of(queues: Queues) -> Backlog:
     return Backlog(queues, queues, lambda topic_id: topic_id == TOPIC_ID, options=OPTIONS)  # type: ignore[arg-type]
 
 
+def chosen(backlog: Backlog, now_ms: int = 0) -> list[OffsetRange]:
+    """Return what the next object holds."""
+    ranges: list[OffsetRange] = []
+    for _ in backlog.choose(ranges, now_ms):
+        pass
+    return ranges
+
+
+def commit(queues: Queues, backlog: Backlog, ranges: list[OffsetRange]) -> None:
+    """Bring ranges to the tier."""
+    queues.commit(ranges)
+    for _ in backlog.committed(ranges):
+        pass
+
+
 def look_at_all(backlog: Backlog, rows_at_once: int = 2) -> None:
     while not backlog.scan(rows_at_once):
         pass
@@ -102,16 +117,14 @@ def test_everything_is_uploaded_once(round_: int) -> None:
             backlog.appended(TOPIC_ID, queue)
         if rng.random() < 0.3:
             look_at_all(backlog)
-            ranges = backlog.choose()
+            ranges = chosen(backlog)
             assert len(ranges) <= OPTIONS.ranges_max
-            queues.commit(ranges)
-            backlog.committed()
+            commit(queues, backlog, ranges)
     for _ in backlog.rescan():
         pass
     look_at_all(backlog)
     while backlog.is_due(10_000):
-        queues.commit(backlog.choose())
-        backlog.committed()
+        commit(queues, backlog, chosen(backlog))
         look_at_all(backlog)
     assert queues.committed == queues.ends
     assert backlog.message_bytes == 0
@@ -131,8 +144,7 @@ def test_what_waits_is_counted_whether_it_was_looked_at_or_not() -> None:
     queues.append(TOPIC_ID, 1, 3, 2)
     backlog.appended(TOPIC_ID, 1)
     assert backlog.messages_behind() == 38
-    queues.commit([OffsetRange(TOPIC_ID, 0, 0, 30)])
-    backlog.committed()
+    commit(queues, backlog, [OffsetRange(TOPIC_ID, 0, 0, 30)])
     assert backlog.messages_behind() == 8
 
 
@@ -146,11 +158,10 @@ def test_an_object_is_cut_at_its_size() -> None:
     for queue in (0, 1):
         backlog.appended(TOPIC_ID, queue)
     look_at_all(backlog)
-    assert backlog.choose() == [OffsetRange(TOPIC_ID, 0, 0, 8)]
-    queues.commit(backlog.choose())
-    backlog.committed()
+    assert chosen(backlog) == [OffsetRange(TOPIC_ID, 0, 0, 8)]
+    commit(queues, backlog, chosen(backlog))
     look_at_all(backlog)
-    first, second = backlog.choose()
+    first, second = chosen(backlog)
     assert first == OffsetRange(TOPIC_ID, 0, 8, 16)
     assert second == OffsetRange(TOPIC_ID, 1, 0, 30)
 
@@ -166,8 +177,7 @@ def test_a_long_backlog_is_not_looked_at_again_and_again() -> None:
     assert backlog.message_bytes == OPTIONS.object_bytes
     uploads = 0
     while backlog.is_due(1):
-        queues.commit(backlog.choose())
-        backlog.committed()
+        commit(queues, backlog, chosen(backlog))
         look_at_all(backlog)
         uploads += 1
     assert (uploads, queues.committed) == (50, queues.ends)
@@ -198,11 +208,11 @@ def test_topics_without_a_tier_are_left_alone() -> None:
         queues.append(topic_id, 0, 5, 1)
         backlog.appended(topic_id, 0)
     look_at_all(backlog)
-    assert backlog.choose() == []
+    assert chosen(backlog) == []
     answers[TOPIC_ID] = True
     backlog.retry_unknown()
     look_at_all(backlog)
-    assert backlog.choose() == [OffsetRange(TOPIC_ID, 0, 0, 5)]
+    assert chosen(backlog) == [OffsetRange(TOPIC_ID, 0, 0, 5)]
 
 
 def test_an_object_is_of_one_space() -> None:
@@ -216,10 +226,9 @@ def test_an_object_is_of_one_space() -> None:
         backlog.appended(topic_id, 0)
     look_at_all(backlog)
     assert backlog.is_due(1_100)
-    assert backlog.choose(1_100) == [OffsetRange(TOPIC_ID, 0, 0, 10)]
-    assert backlog.choose(1_500) == [OffsetRange(OTHER_TOPIC_ID, 0, 0, 1)]
-    queues.commit(backlog.choose(1_100))
-    backlog.committed()
+    assert chosen(backlog, 1_100) == [OffsetRange(TOPIC_ID, 0, 0, 10)]
+    assert chosen(backlog, 1_500) == [OffsetRange(OTHER_TOPIC_ID, 0, 0, 1)]
+    commit(queues, backlog, chosen(backlog, 1_100))
     look_at_all(backlog)
     assert not backlog.is_due(1_499)
     assert backlog.is_due(1_500)
@@ -240,9 +249,181 @@ def test_many_queues_share_objects() -> None:
     assert message_bytes == 100_000 * 1_000
     objects, now_ms = 0, 1_000 + options.flush_age_ms
     while backlog.is_due(now_ms):
-        queues.commit(backlog.choose(now_ms))
-        backlog.committed()
+        commit(queues, backlog, chosen(backlog, now_ms))
         look_at_all(backlog, 100_000)
         objects += 1
     assert queues.committed == queues.ends
     assert objects <= message_bytes // options.object_bytes + 1
+
+
+class Sums:
+    """The oldest message and the bytes of a space, summed over all that waits."""
+
+    def __init__(self) -> None:
+        self.message_bytes, self.oldest_ms = 0, 1 << 63
+
+
+def sums_of(backlog: Backlog) -> dict[str, Sums]:
+    """Return the spaces of which something waits."""
+    # In the order in which the backlog has them: equal ones are chosen by it.
+    found = {space: Sums() for space in backlog._spaces}
+    for waiting in backlog._waiting.values():
+        assert waiting.since_ms is not None
+        found[waiting.space].message_bytes += waiting.message_bytes
+        found[waiting.space].oldest_ms = min(found[waiting.space].oldest_ms, waiting.since_ms)
+    return found
+
+
+def chosen_among_all(backlog: Backlog, now_ms: int) -> list[OffsetRange]:
+    """Return what the next object holds, by a look at everything that waits."""
+    waiting_of = {key: each for key, each in backlog._waiting.items() if backlog._is_wanted(key)}
+    by_space = sums_of(backlog)
+    if not by_space:
+        return []
+    space = min(by_space, key=lambda each: by_space[each].oldest_ms)
+    if now_ms - by_space[space].oldest_ms < OPTIONS.flush_age_ms:
+        fullest = max(by_space, key=lambda each: by_space[each].message_bytes)
+        if by_space[fullest].message_bytes >= OPTIONS.object_bytes:
+            space = fullest
+    of_space = [item for item in waiting_of.items() if item[1].space == space]
+    ranges: list[OffsetRange] = []
+    left_bytes = OPTIONS.object_bytes
+    for key, waiting in sorted(of_space, key=lambda item: item[1].since_ms or 0):
+        if left_bytes <= 0 or len(ranges) == OPTIONS.ranges_max:
+            break
+        is_cut = waiting.message_bytes > left_bytes
+        end = backlog._cut(key, waiting, left_bytes) if is_cut else waiting.seen
+        ranges.append(OffsetRange(*key, waiting.first, end))
+        left_bytes -= waiting.message_bytes
+    return ranges
+
+
+@pytest.mark.parametrize("round_", range(20))
+def test_the_choice_is_that_of_a_look_at_everything(round_: int) -> None:
+    """The oldest queues of the right space, and the same sums, after every kind of change."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    queues, now_ms = Queues(), 1
+    topic_ids = range(1, 7)
+    tiered = set(topic_ids)
+    # Topics leave the tier where there is one space: another one may be chosen where there are
+    # more of them.
+    spaces = rng.choice([1, 3])
+    backlog = Backlog(
+        queues,  # type: ignore[arg-type]
+        queues,
+        tiered.__contains__,
+        options=OPTIONS,
+        space_of=lambda topic_id: f"space-{topic_id % spaces}",
+    )
+    for _ in range(300):
+        now_ms += rng.choice([0, 0, 1, 40])
+        key = rng.choice(topic_ids), rng.randrange(3)
+        chance = rng.random()
+        if chance < 0.6:
+            # Group time goes backward now and then.
+            queues.append(*key, rng.randrange(1, 6), max(1, now_ms - rng.choice([0, 0, 50])))
+            backlog.appended(*key)
+        elif chance < 0.65 and spaces == 1:
+            tiered.symmetric_difference_update({key[0]})
+            list(backlog.rescan())
+        elif chance < 0.7 and queues.ends.get(key, 0) > queues.committed.get(key, 0):
+            # Retention overtakes the uploads.
+            queues.committed[key] = queues.ends[key]
+            list(backlog.rescan())
+        elif chance < 0.72:
+            backlog.forget()
+            list(backlog.rescan())
+        look_at_all(backlog)
+        by_space = sums_of(backlog)
+        assert backlog.message_bytes == sum(each.message_bytes for each in by_space.values())
+        times = [each.oldest_ms for each in by_space.values()]
+        assert backlog.oldest_ms == min(times, default=None)
+        assert backlog.is_due(now_ms) == any(
+            now_ms - each.oldest_ms >= OPTIONS.flush_age_ms
+            or each.message_bytes >= OPTIONS.object_bytes
+            for each in by_space.values()
+        )
+        expected = chosen_among_all(backlog, now_ms)
+        assert chosen(backlog, now_ms) == expected
+        if backlog.is_due(now_ms):
+            commit(queues, backlog, expected)
+
+
+class CountedQueues(Queues):
+    """Counts the queue rows that are read."""
+
+    reads = 0
+
+    def get(self, topic_id: int, queue: int) -> QueueRow | None:
+        self.reads += 1
+        return super().get(topic_id, queue)
+
+
+def test_only_what_is_chosen_is_looked_up() -> None:
+    """A choice and a commit read no row of the other queues, of which there may be many."""
+    queues = CountedQueues()
+    backlog = backlog_of(queues)
+    for queue in range(500):
+        queues.append(TOPIC_ID, queue, 1, 1_000 - queue)
+        backlog.appended(TOPIC_ID, queue)
+    look_at_all(backlog)
+    queues.reads = 0
+    ranges = chosen(backlog)
+    assert ranges == [OffsetRange(TOPIC_ID, queue, 0, 1) for queue in (499, 498, 497)]
+    commit(queues, backlog, ranges)
+    assert backlog.oldest_ms == 1_000 - 496
+    assert queues.reads == OPTIONS.ranges_max
+
+
+def test_a_look_is_bounded_where_nothing_is_left() -> None:
+    """Queues whose messages all were uploaded count, too, like rows of messages."""
+    queues = CountedQueues()
+    backlog = backlog_of(queues)
+    for queue in range(500):
+        queues.append(TOPIC_ID, queue, 1, 1)
+        backlog.appended(TOPIC_ID, queue)
+        queues.committed[TOPIC_ID, queue] = 1
+    looks = 1
+    while not backlog.scan(10):
+        looks += 1
+    assert (looks, queues.reads) == (50, 500)
+    assert backlog.oldest_ms is None
+
+
+def test_what_retention_overtook_is_seen_anew() -> None:
+    """The next range of a queue begins where the tier ends, though nothing of it was uploaded."""
+    queues = Queues()
+    backlog = backlog_of(queues)
+    for queue in (0, 1):
+        queues.append(TOPIC_ID, queue, 4, 1)
+        backlog.appended(TOPIC_ID, queue)
+    look_at_all(backlog)
+    queues.append(TOPIC_ID, 0, 4, 5)
+    for queue in (0, 1):
+        queues.committed[TOPIC_ID, queue] = 4
+    list(backlog.rescan())
+    look_at_all(backlog)
+    assert (backlog.message_bytes, backlog.oldest_ms) == (4 * LENGTH, 5)
+    assert chosen(backlog) == [OffsetRange(TOPIC_ID, 0, 4, 8)]
+
+
+def test_a_space_without_wanted_messages_gives_way() -> None:
+    """Where the oldest messages belong to no tiered topic any more, the next space is chosen."""
+    queues = Queues()
+    spaces, tiered = {1: "acme", 2: "acme", 3: ""}, {1, 2, 3}
+    backlog = Backlog(
+        queues,  # type: ignore[arg-type]
+        queues,
+        tiered.__contains__,
+        options=OPTIONS,
+        space_of=spaces.__getitem__,
+    )
+    for topic_id, time_ms in ((1, 5), (3, 6), (2, 7)):
+        queues.append(topic_id, 0, 1, time_ms)
+        backlog.appended(topic_id, 0)
+    look_at_all(backlog)
+    tiered.remove(1)
+    assert chosen(backlog) == [OffsetRange(3, 0, 0, 1)]
+    assert (backlog.message_bytes, backlog.oldest_ms) == (2 * LENGTH, 6)

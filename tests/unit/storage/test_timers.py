@@ -473,3 +473,21 @@ async def test_checks_in_flight_are_limited() -> None:
         leader.commit()
         await turns()
         assert len(await producer.take()) == 3
+
+
+async def test_a_message_that_is_given_back_wakes_the_timer() -> None:
+    """Nothing else may become due in this raft group for days."""
+    leader = LeaderUnderTest(QUICK)
+    async with running(leader):
+        leader.wait_for(b"later", 1_000)
+        (key,) = leader.became
+        # As if a forward had it.
+        leader.timers._window._heap.clear()
+        await let_pass(leader, 1)
+        await turns()
+        assert proposed(leader) == []
+        leader.timers._forwards.on_returned(key)
+        await turns()
+        (item,) = proposed(leader)
+        assert (item.key, item.action) == (key, ResolveAction.DELIVER)
+        leader.commit()

@@ -110,6 +110,18 @@ async def test_a_whole_bucket_is_verified() -> None:
     assert (report.objects, report.messages, report.unnamed_objects) == (2, 21, 0)
 
 
+async def test_names_of_others_are_no_findings() -> None:
+    """Marks of folders, and files that an operator put beside manifests and archives."""
+    store = MemoryObjectStore()
+    manifest = await _filled(Tier(store))
+    folders = (f"{HOME}/metadata/", f"{HOME}/manifests/", f"{HOME}/manifests/{RAFT_GROUP:08x}/")
+    others = [folder + name for folder in folders for name in ("", "README", "zz.archive")]
+    store.bucket.objects.update({key: (b"not the tier's", 0) for key in others})
+    report = await _verified(store)
+    assert (report.findings, report.manifests, report.archives) == ([], 1, 2)
+    assert await bucket.manifests_in(store, HOME) == {RAFT_GROUP: [manifest.name]}
+
+
 async def test_every_flipped_byte_in_the_bucket_is_found() -> None:
     """Verification names the object with the flipped byte, whatever object it is."""
     store = MemoryObjectStore()

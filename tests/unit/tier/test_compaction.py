@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -13,10 +14,15 @@ from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_tier.base.errors import DamagedObjectError
 from strata_tier.objects.layout import ObjectKind
-from strata_tier.objects.names import ManifestName
+from strata_tier.objects.names import (
+    ManifestName,
+    object_folders,
+    queue_object_key,
+    set_key,
+)
 from strata_tier.objects.plan import Author, PlanOptions, QueueRuns, plan_object
 from strata_tier.objects.spaces import Stores
-from strata_tier.objects.state import DropRanges, ForgetObjects
+from strata_tier.objects.state import DropRanges, ForgetObjects, TieredObject
 from strata_tier.ranges.compaction import (
     CompactionOptions,
     CompactionPlan,
@@ -26,6 +32,7 @@ from strata_tier.ranges.compaction import (
 )
 from strata_tier.ranges.manifest import manifest_of
 from strata_tier.ranges.metadata import ChangeError
+from strata_tier.ranges.metadata_rows import RowTierMetadata
 from strata_tier.ranges.retention import TierRetentionOptions, plan_deletes
 from strata_tier.reads.read_options import TierReadOptions
 from strata_tier.reads.reader import TierFetch, TierReader
@@ -337,9 +344,9 @@ async def test_orphans_go_when_they_are_old() -> None:
     tier = Tier(store)
     known = await tier.add([queue_of(messages_of(1, 0, [0]))])
     plan = plan_object(tier.author, [queue_of(messages_of(9, 0, [0]))], PlanOptions())
-    young = f"{HOME}/sets/{RAFT_GROUP:08x}/0-young.set"
-    other = f"{HOME}/sets/{RAFT_GROUP + 1:08x}/0-other.set"
-    compacted = f"{HOME}/queues/{RAFT_GROUP:08x}/0-old.set"
+    young = set_key(HOME, RAFT_GROUP, 1, 11)
+    other = set_key(HOME, RAFT_GROUP + 1, 1, 12)
+    compacted = queue_object_key(HOME, RAFT_GROUP, (9, 0, 0), 13)
     for key, modified_ms in ((plan.key, 1_000), (young, 9_000), (other, 1_000), (compacted, 1_000)):
         store.bucket.objects[key] = b"bytes", modified_ms
     store.bucket.objects[known.key] = store.bucket.objects[known.key][0], 1_000
@@ -347,6 +354,45 @@ async def test_orphans_go_when_they_are_old() -> None:
     gone = await delete_orphans(store, tier.metadata, HOME, RAFT_GROUP, 10_000, options)
     assert gone == [plan.key, compacted]
     assert sorted(store.bucket.objects) == sorted((known.key, young, other))
+
+
+async def test_foreign_objects_are_no_orphans() -> None:
+    """Objects of others in the folders stay, also under names that no key may have."""
+    store = MemoryObjectStore()
+    tier = Tier(store)
+    folders = object_folders(HOME, RAFT_GROUP)
+    names = ("", "README", "my notes.set", "folder/", "backup.set", f"{11:016x}-{12:016x}.set.bak")
+    foreign = [folder + name for folder in folders for name in names]
+    orphan = set_key(HOME, RAFT_GROUP, 1, 11)
+    for key in (*foreign, orphan):
+        store.bucket.objects[key] = b"bytes", 1_000
+    options = TierRetentionOptions(orphan_ms=5_000)
+    gone = await delete_orphans(store, tier.metadata, HOME, RAFT_GROUP, 10_000, options)
+    assert gone == [orphan]
+    assert sorted(store.bucket.objects) == sorted(foreign)
+
+
+async def test_only_old_objects_are_looked_up_in_a_search_for_orphans() -> None:
+    """The tier state, which may be large, is not read whole."""
+    asked: list[int] = []
+
+    class Asked(RowTierMetadata):
+        def object(self, object_id: int) -> TieredObject | None:
+            asked.append(object_id)
+            return super().object(object_id)
+
+        def objects(self) -> Iterator[TieredObject]:
+            raise AssertionError("all objects are read")
+
+    store = MemoryObjectStore()
+    tier = Tier(store)
+    refs = [await tier.add([queue_of(messages_of(1, queue, [0]))]) for queue in range(3)]
+    for ref, modified_ms in zip(refs, (1_000, 1_000, 9_000), strict=True):
+        store.bucket.objects[ref.key] = b"bytes", modified_ms
+    metadata, options = Asked(tier.rows, RAFT_GROUP), TierRetentionOptions(orphan_ms=5_000)
+    assert not await delete_orphans(store, metadata, HOME, RAFT_GROUP, 10_000, options)
+    assert sorted(asked) == sorted(ref.object_id for ref in refs[:2])
+    assert set(store.bucket.objects) == {ref.key for ref in refs}
 
 
 async def test_an_object_is_compared_after_its_upload() -> None:

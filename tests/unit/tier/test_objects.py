@@ -18,7 +18,9 @@ from strata_tier.objects.layout import HEADER_BYTES, ObjectKind, decode_header
 from strata_tier.objects.names import (
     ManifestName,
     manifest_key,
+    metadata_key,
     parse_manifest_key,
+    parse_metadata_key,
     parse_object_key,
     space_prefix,
 )
@@ -171,6 +173,45 @@ def test_keys_are_allowed_by_the_port() -> None:
     assert parse_manifest_key(HOME, key) == name
     assert parse_manifest_key("other", key) is None
     assert space_prefix("acme") + key == f"spaces/acme/{key}"
+
+
+def test_the_key_of_metadata_says_its_revision() -> None:
+    """Keys that are derived are taken apart again; those of others, and other names, are not."""
+    key = metadata_key(HOME, 0xABC)
+    assert parse_metadata_key(HOME, key) == 0xABC
+    assert parse_metadata_key("other", key) is None
+    folder = f"{HOME}/metadata/"
+    strangers = ("", "README", "1.archive", f"{1:016x}.archive.old", f"old/{1:016x}.archive")
+    for name in strangers:
+        assert parse_metadata_key(HOME, folder + name) is None
+    assert parse_metadata_key(HOME, key.removeprefix(f"{HOME}/")) is None
+
+
+@pytest.mark.parametrize(
+    ("space", "folder"),
+    [
+        ("a%b|c", "a=25b=7cc"),
+        ("\u00fc.", "=c3=bc=2e"),
+        ("a" * 127, "a" * 127),
+        ("|" * 66 + "aa", "=7c" * 66 + "aa"),
+        ("|" * 67, "=7c" * 55 + "~8ec618b673c8b24bb99121bdddbb556b"),
+        ("a" + "%" * 126, "a" + "=25" * 55 + "~0997344557ad12db55eb647228fe4f04"),
+        ("ab" + "%" * 125, "ab" + "=25" * 55 + "~698a0a087319de8149c5b60c073d116b"),
+        ("x" * 201, "x" * 167 + "~12bf1cc881648017342067435dc826c6"),
+    ],
+)
+def test_folders_of_spaces(space: str, folder: str) -> None:
+    """They stay as they are on stores, and a name that is too long for a folder has one too."""
+    assert space_prefix(space) == f"spaces/{folder}/"
+    check_key(f"{space_prefix(space)}{metadata_key(HOME, 1)}")
+
+
+def test_no_two_spaces_share_a_folder() -> None:
+    """Names that differ behind the part that is seen, and one that looks like a folder, too."""
+    spaces = {"|" * count for count in range(1, 128)}
+    spaces |= {"%" * 126 + last for last in "%|ab"}
+    spaces |= {space_prefix("|" * 67)[len("spaces/") : -1], "\ud800"}
+    assert len({space_prefix(space) for space in spaces}) == len(spaces) == 127 + 4 + 2
 
 
 def test_an_object_of_one_queue_is_named_after_it() -> None:

@@ -80,6 +80,24 @@ async def test_the_last_error_is_the_callers() -> None:
     assert metrics.counter("strata_tier_store_given_up_total").value(labels) == 1
 
 
+async def test_an_exception_that_no_driver_expects_is_the_stores() -> None:
+    """It is repeated and reported, with a reason of bounded length, as a store that is down."""
+    time, metrics, tries = Time(), Metrics(), []
+
+    async def call() -> None:
+        tries.append(1)
+        raise KeyError("<p>page</p>\n" * 1000)
+
+    options = StoreOptions(attempts=3)
+    with pytest.raises(StoreUnavailableError, match="get: unexpected answer: KeyError: ") as caught:
+        await gate(time, metrics, options).run(StoreOperation.GET, "k", call)
+    assert (len(tries), caught.value.key) == (3, "k")
+    assert len(str(caught.value)) < 400
+    assert isinstance(caught.value.__cause__, KeyError)
+    labels = {"store": STORE, "operation": "get", "outcome": "store_unavailable"}
+    assert metrics.counter("strata_tier_store_requests_total").value(labels) == 3
+
+
 @pytest.mark.parametrize("kind", [ObjectNotFoundError, RefusedError])
 async def test_errors_that_stay_are_not_repeated(kind: type[StoreError]) -> None:
     """The caller gets at once an error that another try cannot change."""

@@ -13,13 +13,17 @@ forgetful one.
 
 While rows are replaced, nothing is applied and no append is accepted or acknowledged; heartbeats
 continue.
+
+Rows that cannot be written raise LogFull, as a log without room does. An install of which parts are
+missing is given up then. The end of an install, good or bad, is repeated until it succeeds: each
+step of it may be done again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from strata_multiraft.base.errors import LogFull, SnapshotBroken, SnapshotRefused
@@ -41,6 +45,7 @@ from strata_multiraft.replica.stored_log import LogEnds
 from strata_multiraft.replica.writes import as_frame, void_frame
 from strata_raft import Entry, InstallSnapshot, SnapshotInstalled, SnapshotMetadata
 from strata_runtime.blocking import RunBlocking
+from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
 from strata_seglog.frames import Frame
@@ -89,6 +94,7 @@ class Installs:
         self._run_reads = run_reads
         self._options = options
         self._tasks = tasks
+        self._logger = get_logger("multiraft")
         self._running: dict[int, asyncio.Task[None]] = {}
         self._installed_total = metrics.counter("strata_raft_snapshots_installed_total")
         self._failed_total = metrics.counter("strata_raft_snapshots_failed_total")
@@ -151,15 +157,19 @@ class Installs:
                 failures = failures + 1 if install.received_bytes == received_bytes else 1
                 await asyncio.sleep(self._options.snapshot_retry_ms / 1000 * failures)
                 continue
-            except (SnapshotRefused, LogFull):
-                break
-            if install.is_done:
-                self._installed_total.add(1)
-                self._bytes_total.add(install.received_bytes)
-                return
+            except SnapshotRefused:
+                pass
+            except LogFull as error:
+                self._tell("snapshot was not installed", replica, error)
             break
-        if install.has_begun:
+        if install.is_fetched:
+            await self._until_room(replica, install.finish)
+            self._installed_total.add(1)
+            self._bytes_total.add(install.received_bytes)
+        elif install.has_begun:
             self._failed_total.add(1)
+            # Before the log is truncated; it is missing if the disk had no room for it.
+            await self._until_room(replica, install.mark)
             await self._reset(replica)
         else:
             replica.installing = False
@@ -167,20 +177,35 @@ class Installs:
 
     async def _reset(self, replica: Replica) -> None:
         """Make the replica an empty one: log first, then the rows and their mark."""
-        assert replica.snapshots is not None
+        store = replica.snapshots
+        assert store is not None
         replica.installing = replica.is_resetting = True
-        while True:
-            try:
-                await self._owner.write_control(
-                    [void_frame(replica.replica_id, replica.raft_group, replica.floor)]
-                )
-                break
-            except LogFull:
-                await asyncio.sleep(self._options.disk_full_retry_ms / 1000)
-        await self._run_reads(replica.snapshots.abandon_install)
-        replica.snapshots.installed()
+
+        async def empty_log() -> None:
+            await self._owner.write_control(
+                [void_frame(replica.replica_id, replica.raft_group, replica.floor)]
+            )
+
+        async def drop_rows() -> None:
+            await self._run_reads(store.abandon_install)
+            store.installed()
+
+        await self._until_room(replica, empty_log)
+        await self._until_room(replica, drop_rows)
         replica.installing = replica.is_resetting = False
         self._owner.reopen_empty(replica)
+
+    async def _until_room(self, replica: Replica, work: Callable[[], Awaitable[None]]) -> None:
+        """Do what must be done before anything else, again and again while the disk refuses it."""
+        while True:
+            try:
+                return await work()
+            except LogFull as error:
+                self._tell("snapshot waits for room", replica, error)
+            await asyncio.sleep(self._options.disk_full_retry_ms / 1000)
+
+    def _tell(self, what: str, replica: Replica, error: LogFull) -> None:
+        self._logger.warning(what, raft_group=replica.raft_group, reason=str(error))
 
 
 class _Install:
@@ -197,13 +222,14 @@ class _Install:
     ) -> None:
         self.replica = replica
         self.source_replica_id = offer.leader_id
-        self.is_done = False
+        self.is_fetched = False
         self.received_bytes = 0
         self._store = store
         self._offer = offer
         self._owner = owner
         self._run_reads = run_reads
         self._snapshot: SnapshotMetadata | None = None
+        self._is_marked = False
         self._rows_after = b""
         self._entries_from = 0
         # The last run of entries without a hole, and the term of its end.
@@ -216,9 +242,9 @@ class _Install:
         return self._snapshot is not None
 
     async def fetch(self, fetcher: SnapshotFetcher, node_id: str) -> None:
-        """Make one call and install what it brings; begun anew it goes on where it was.
+        """Make one call and write what it brings; begun anew it goes on where it was.
 
-        Returns with `is_done` unset if the snapshot is not needed any more.
+        Returns with `is_fetched` unset if the snapshot is not needed any more.
 
         Raises:
             SnapshotBroken, SnapshotRefused, LogFull: it did not come to its end.
@@ -239,7 +265,8 @@ class _Install:
                     case SnapshotEnd():
                         if (part.row_count, part.entry_count) != (rows, entries):
                             raise SnapshotBroken("parts are missing")
-                        await self._finish()
+                        self._begun()
+                        self.is_fetched = True
                         return
         raise SnapshotBroken("it ended early")
 
@@ -269,11 +296,22 @@ class _Install:
             return False
         self._snapshot = snapshot
         replica.floor = max(replica.floor, (snapshot.term, snapshot.index))
-        await self._run_reads(lambda: self._store.begin_install(snapshot))
+        await self.mark()
         await self._owner.write_control(
             [void_frame(replica.replica_id, replica.raft_group, replica.floor)]
         )
         return True
+
+    async def mark(self) -> None:
+        """Mark the rows as void, durably, unless they are; they go.
+
+        Raises:
+            LogFull: to be called again.
+        """
+        snapshot = self._begun()
+        if not self._is_marked:
+            await self._run_reads(lambda: self._store.begin_install(snapshot))
+            self._is_marked = True
 
     async def _rows(self, part: SnapshotRows) -> None:
         self._begun()
@@ -295,8 +333,12 @@ class _Install:
         self._entries_from = part.entries[-1].index + 1
         self.received_bytes += part.size_bytes()
 
-    async def _finish(self) -> None:
-        """Let the rows hold and the raft core go on after them."""
+    async def finish(self) -> None:
+        """Let the rows hold and the raft core go on after them.
+
+        Raises:
+            LogFull: to be called again.
+        """
         snapshot, replica = self._begun(), self.replica
         await self._run_reads(lambda: self._store.finish_install(snapshot))
         self._store.installed()
@@ -306,7 +348,6 @@ class _Install:
         replica.stored.restored(ends)
         replica.rows_replaced()
         replica.installing = False
-        self.is_done = True
         leader_id = replica.node.leader_id or self.source_replica_id
         replica.step(SnapshotInstalled(snapshot, leader_id))
 

@@ -15,6 +15,7 @@ from strata_tier.objects.names import (
     metadata_key,
     metadata_prefix,
     object_folders,
+    parse_metadata_key,
     parse_object_key,
     space_prefix,
 )
@@ -86,6 +87,7 @@ __all__ = [
     "metadata_key",
     "metadata_prefix",
     "object_folders",
+    "parse_metadata_key",
     "parse_object_key",
     "pick",
     "plan_object",

@@ -8,6 +8,8 @@ objects.
 from __future__ import annotations
 
 import re
+from hashlib import blake2b
+from string import ascii_letters, digits
 from typing import NamedTuple
 
 from strata_tier.store.ports import MAX_SEGMENT_BYTES
@@ -15,12 +17,18 @@ from strata_tier.store.ports import MAX_SEGMENT_BYTES
 DEFAULT_SPACE = ""
 
 _HOME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_PLAIN = re.compile(r"[A-Za-z0-9_-]")
+_PLAIN = frozenset(f"{ascii_letters}{digits}_-".encode())
 _OBJECT = re.compile(
     r"(sets/[0-9a-f]{8}/[0-9a-f]{16}|queues/[0-9a-f]{8}/[0-9a-f]{8}-[0-9a-f]{8}-[0-9a-f]{16})"
     r"-([0-9a-f]{16})\.set"
 )
 _MANIFEST = re.compile(r"manifests/([0-9a-f]{8})/([0-9a-f]{16})-([0-9a-f]{16})\.json")
+_REVISION = re.compile(r"([0-9a-f]{16})\.archive")
+# An escape whose end is missing.
+_CUT_ESCAPE = re.compile(r"=.?\Z")
+
+# Bytes of the hash that ends a folder whose name would be too long.
+_DIGEST_BYTES = 16
 
 CHECKPOINT_FOLDER = "checkpoints"
 MANIFEST_FOLDER = "manifests"
@@ -112,20 +120,27 @@ def metadata_prefix(home: str) -> str:
     return f"{home}/{METADATA_FOLDER}/"
 
 
+def parse_metadata_key(home: str, key: str) -> int | None:
+    """Return the revision of an archive of the nameserver's rows; None: it is none of this home."""
+    prefix = metadata_prefix(home)
+    match = _REVISION.fullmatch(key, len(prefix)) if key.startswith(prefix) else None
+    return None if match is None else int(match[1], 16)
+
+
 def space_prefix(space: str) -> str:
     """Return where a space without a store of its own lies in the default store.
 
-    Characters that a namespace may have in its name and a key may not become `=` and two digits.
-
-    Raises:
-        ValueError: the name of the space is too long for a folder.
+    Bytes that a namespace may have in its name and a key may not become `=` and two digits. A
+    folder that would be too long becomes its beginning, `~` and a hash of the space's name. No
+    other folder has a `~`, so two spaces never share one. Nobody needs the name that a folder was
+    made of: the tier state and manifests tell it.
     """
     if space == DEFAULT_SPACE:
         return ""
-    folder = "".join(
-        letter if _PLAIN.fullmatch(letter) else "".join(f"={byte:02x}" for byte in letter.encode())
-        for letter in space
-    )
+    name = space.encode("utf-8", "surrogatepass")
+    folder = "".join(chr(byte) if byte in _PLAIN else f"={byte:02x}" for byte in name)
     if len(folder) > MAX_SEGMENT_BYTES:
-        raise ValueError(f"space {space!r}: its folder has more than {MAX_SEGMENT_BYTES} letters")
+        digest = blake2b(name, digest_size=_DIGEST_BYTES).hexdigest()
+        beginning = folder[: MAX_SEGMENT_BYTES - len(digest) - 1]
+        folder = f"{_CUT_ESCAPE.sub('', beginning)}~{digest}"
     return f"{SPACES_FOLDER}/{folder}/"

@@ -35,11 +35,7 @@ class Stores:
         self._owned = tuple(self._stores.values())
 
     def of(self, space: str) -> ObjectStore:
-        """Return the store of a space.
-
-        Raises:
-            ValueError: no space can have this name.
-        """
+        """Return the store of a space."""
         store = self._stores.get(space)
         if store is None:
             store = self._stores[space] = PrefixedStore.of_space(self.default, space)
@@ -63,11 +59,7 @@ class PrefixedStore:
 
     @classmethod
     def of_space(cls, store: ObjectStore, space: str) -> PrefixedStore:
-        """Return the store of a space that has none of its own.
-
-        Raises:
-            ValueError: the name of the space cannot be a folder.
-        """
+        """Return the store of a space that has none of its own."""
         return cls(store, space_prefix(space))
 
     @property

@@ -31,18 +31,17 @@ class MemoryTierMetadata:
         return self._queues.get((topic_id, queue))
 
     def queues(self, topic_id: int | None = None) -> Iterator[tuple[QueueKey, TieredQueue]]:
-        """Iterate queues in order."""
-        for key in sorted(self._queues):
-            if topic_id is None or key[0] == topic_id:
-                yield key, self._queues[key]
+        """Iterate queues in order, as they are at the call."""
+        queues = sorted(self._queues.items())
+        return iter([item for item in queues if topic_id is None or item[0][0] == topic_id])
 
     def object(self, object_id: int) -> TieredObject | None:
         """Return an object."""
         return self._objects.get(object_id)
 
     def objects(self) -> Iterator[TieredObject]:
-        """Iterate objects, by id."""
-        return iter([self._objects[object_id] for object_id in sorted(self._objects)])
+        """Iterate objects, by id, as they are at the call."""
+        return iter([held for _, held in sorted(self._objects.items())])
 
     def covering(self, topic_id: int, queue: int, offset: int) -> TieredRange | None:
         """Return the range that holds an offset."""

@@ -10,8 +10,10 @@ Invariants:
   run in the order of their arrival.
 - A request is retried only on retryable errors (`StoreError.retryable`), after a pause that doubles
   and is spread, at most `attempts` times. The caller gets the last error.
-- Errors of a driver pass unchanged; only a request that exceeds its time raises `StoreTimeoutError`
-  here.
+- A caller gets nothing but `StoreError`s and its own cancellation. Errors of a driver pass
+  unchanged; a request that exceeds its time raises `StoreTimeoutError` here, and an exception that
+  no driver expects, such as that of a parser about a proxy's page, `StoreUnavailableError`. So a
+  driver makes its result out of the answer inside `call`.
 
 The gate does not know what a request does; `call` must be safe to repeat.
 """
@@ -30,11 +32,19 @@ from strata_runtime.clock import Clock, SystemClock
 from strata_runtime.metrics import Gauge, Metrics
 from strata_tier.base.metrics import STORE_METRICS
 from strata_tier.store.budgets import Budget
-from strata_tier.store.ports import StoreError, StoreTimeoutError, ThrottledError
+from strata_tier.store.ports import (
+    StoreError,
+    StoreTimeoutError,
+    StoreUnavailableError,
+    ThrottledError,
+)
 from strata_tier.store.store_options import StoreOptions
 
 Result = TypeVar("Result")
 Sleep = Callable[[float], Awaitable[object]]
+
+# Characters of an exception whose text may be a whole page.
+_REASON_LETTERS = 300
 
 
 class StoreOperation(StrEnum):
@@ -187,6 +197,13 @@ class RequestGate:
             except StoreError as error:
                 outcome = outcome_of(type(error))
                 raise
+            except Exception as error:
+                # Parsers, the driver's and its library's, raise anything for an answer that no
+                # store gives. A task that works with stores must not end for one.
+                outcome = outcome_of(StoreUnavailableError)
+                text = " ".join(f"{type(error).__name__}: {error}".split())[:_REASON_LETTERS]
+                reason = f"{operation}: unexpected answer: {text}"
+                raise StoreUnavailableError(self.store, key, reason) from error
             finally:
                 self._ended(operation, (self._clock.monotonic_s() - begun_s) * 1000, outcome)
         if upload_bytes:

@@ -3,6 +3,7 @@
 from strata_tier.upkeep.audit import AuditOptions, AuditReport, verify, verify_object
 from strata_tier.upkeep.bucket import (
     manifests_in,
+    metadata_keys,
     newest_manifest,
     newest_metadata,
     objects_under,
@@ -25,6 +26,7 @@ __all__ = [
     "inspect",
     "inspect_object",
     "manifests_in",
+    "metadata_keys",
     "newest_manifest",
     "newest_metadata",
     "objects_under",

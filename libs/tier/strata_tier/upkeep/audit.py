@@ -20,7 +20,6 @@ from strata_tier.objects.names import (
     QUEUE_FOLDER,
     SET_FOLDER,
     ManifestName,
-    metadata_prefix,
 )
 from strata_tier.objects.open_objects import OpenObject
 from strata_tier.objects.spaces import Stores
@@ -119,8 +118,8 @@ async def verify(
         if manifests:
             await _verify_raft_group(stores, manifests, options, report)
         named |= {(held.ref.space, held.ref.key) for each in manifests for held in each.objects}
-    async for info in bucket.objects_under(stores.default, metadata_prefix(home)):
-        await _verify_archive(stores.default, info.key, report, may_be_gone=True)
+    for key in await bucket.metadata_keys(stores.default, home):
+        await _verify_archive(stores.default, key, report, may_be_gone=True)
     await _count_unnamed(stores, home, named, report)
     return report
 

@@ -20,6 +20,7 @@ from strata_tier.objects.names import (
     manifest_prefix,
     metadata_prefix,
     parse_manifest_key,
+    parse_metadata_key,
 )
 from strata_tier.ranges.manifest import Manifest, decode_manifest
 from strata_tier.store.ports import ObjectInfo, ObjectStore
@@ -143,6 +144,15 @@ async def read_archive(store: ObjectStore, key: str) -> Archive:
     return decode_archive(await store.get(key), key)
 
 
+async def metadata_keys(store: ObjectStore, home: str) -> list[str]:
+    """Return the keys of all archives of the nameserver's rows, the newest last.
+
+    Names that are not the tier's, such as marks of folders, are left out.
+    """
+    infos = objects_under(store, metadata_prefix(home))
+    return [info.key async for info in infos if parse_metadata_key(home, info.key) is not None]
+
+
 async def newest_metadata(
     store: ObjectStore, home: str
 ) -> tuple[str, Archive | None, list[DamagedObjectError]]:
@@ -151,7 +161,7 @@ async def newest_metadata(
     Returns:
         (key, archive, what was wrong with newer ones); ("", None, ...) if there is none.
     """
-    keys = [info.key async for info in objects_under(store, metadata_prefix(home))]
+    keys = await metadata_keys(store, home)
     damaged: list[DamagedObjectError] = []
     for key in reversed(keys):
         try:

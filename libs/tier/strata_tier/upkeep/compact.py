@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from strata_tier.base.errors import DamagedObjectError, TierGapError
 from strata_tier.objects.blocks import Block, MessageRun, SearchTerms
 from strata_tier.objects.layout import BlockEntry
-from strata_tier.objects.names import object_folders
+from strata_tier.objects.names import object_folders, parse_object_key
 from strata_tier.objects.open_objects import OpenObject
 from strata_tier.objects.plan import (
     Author,
@@ -33,6 +33,8 @@ from strata_tier.store.ports import Buffer, ObjectStore
 from strata_tier.upkeep import bucket
 
 _MIB = 1024 * 1024
+# Objects that are looked up before others get their turn of the event loop.
+_LOOKUPS_PER_TURN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,8 @@ async def delete_orphans(
 ) -> list[str]:
     """Delete what a raft group wrote into a store and never committed; return the keys.
 
+    Anything else in its folders, under a name that is none of its objects', is left alone.
+
     Args:
         store: of one space.
         metadata: of the raft group, as the leader has it, everything committed applied.
@@ -170,13 +174,32 @@ async def delete_orphans(
     """
     orphans: list[str] = []
     for folder in object_folders(home, raft_group):
-        infos = [info async for info in bucket.objects_under(store, folder)]
-        # Read after the listing: an object that was committed meanwhile is known.
-        known = frozenset(held.ref.key for held in metadata.objects())
-        orphans += plan_orphans(infos, known, now_ms, options)
+        infos = [
+            info
+            async for info in bucket.objects_under(store, folder)
+            if info.modified_ms + options.orphan_ms <= now_ms
+            and parse_object_key(home, raft_group, info.key) is not None
+        ]
+        known: set[str] = set()
+        for count, info in enumerate(infos, 1):
+            if _is_known(metadata, home, raft_group, info.key):
+                known.add(info.key)
+            if count % _LOOKUPS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        orphans += plan_orphans(infos, frozenset(known), now_ms, options)
+    # Looked up once more, with no pause before the deletion: an object that was committed
+    # meanwhile stays.
+    orphans = [key for key in orphans if not _is_known(metadata, home, raft_group, key)]
     if orphans:
         await store.delete(orphans)
     return orphans
+
+
+def _is_known(metadata: TierMetadata, home: str, raft_group: int, key: str) -> bool:
+    """Whether an object is in the tier state, perhaps as a dropped one."""
+    object_id = parse_object_key(home, raft_group, key)
+    held = None if object_id is None else metadata.object(object_id)
+    return held is not None and held.ref.key == key
 
 
 async def _read_inputs(

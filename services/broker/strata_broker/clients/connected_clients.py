@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from apache.rocketmq.v2 import definition_pb2
 from strata.broker.v1 import peer_pb2
 from strata_broker.base.config import PeerSection
+from strata_broker.base.slices import slices
 from strata_broker.clients.sessions import Client, Sessions
 from strata_broker.clients.telemetry import Telemetry
 
@@ -38,20 +39,22 @@ class ConnectedClients:
         self._connections = connections
         self._replied_user = replied_user
 
-    def answer(self, request: peer_pb2.ListClientsRequest) -> peer_pb2.ListClientsResponse:
-        """Return the live clients that a request asks for, by client id."""
-        wanted = [client for client in self._known(request) if _is_wanted(client, request)]
+    async def answer(self, request: peer_pb2.ListClientsRequest) -> peer_pb2.ListClientsResponse:
+        """Return the live clients that a request asks for, by client id.
+
+        Other work goes on while many of them are looked at.
+        """
+        wanted: list[Client] = []
+        async for some in slices(self._known(request)):
+            wanted.extend(client for client in some if _is_wanted(client, request))
         wanted.sort(key=lambda client: client.client_id)
-        response = peer_pb2.ListClientsResponse(
-            clients=(self._shown(client) for client in wanted[: self._max_clients]),
-            truncated=len(wanted) > self._max_clients,
-        )
-        for client in response.clients:
-            user = self._replied_user(client.client_id)
-            client.takes_replies, client.user = user is not None, user or ""
+        response = peer_pb2.ListClientsResponse(truncated=len(wanted) > self._max_clients)
+        del wanted[self._max_clients :]
+        async for some in slices(wanted):
+            response.clients.extend(map(self._shown, some))
         return response
 
-    def _known(self, request: peer_pb2.ListClientsRequest) -> Iterable[Client]:
+    def _known(self, request: peer_pb2.ListClientsRequest) -> Sequence[Client]:
         """Return the clients to choose from.
 
         One that takes replies has a connection, so it is there, however long it was silent:
@@ -71,6 +74,7 @@ class ConnectedClients:
 
     def _shown(self, client: Client) -> peer_pb2.ConnectedClient:
         group = client.consumer_group
+        user = self._replied_user(client.client_id)
         shown = peer_pb2.ConnectedClient(
             client_id=client.client_id,
             client_type=definition_pb2.ClientType.ValueType(client.client_type),
@@ -83,6 +87,8 @@ class ConnectedClients:
             topics=sorted(name for _, name in client.topics),
             heard_ms=client.heard_wall_ms,
             has_stream=self._telemetry.stream_of(client.client_id) is not None,
+            takes_replies=user is not None,
+            user=user or "",
         )
         for (_, topic), expression in client.subscriptions.items():
             shown.subscriptions[topic].expression = expression

@@ -88,6 +88,8 @@ class BrokerPeers:
         """Return the live clients of all brokers that a request asks for, by client id."""
         found: dict[str, peer_pb2.ConnectedClient] = {}
         for _, response in await self._ask_all(request):
+            # An answer may have thousands of them.
+            await asyncio.sleep(0)
             for client in response.clients:
                 known = found.get(client.client_id)
                 if known is None or _tells_more(client, known):
@@ -206,7 +208,7 @@ class BrokerPeers:
         )
         given = zip(others, answers, strict=True)
         return [
-            (self._node_id, self._clients.answer(request)),
+            (self._node_id, await self._clients.answer(request)),
             *((node_id, answer) for node_id, answer in given if answer is not None),
         ]
 

@@ -17,9 +17,7 @@ from typing import NamedTuple, Protocol
 
 from strata_broker.clients.sessions import Client, Sessions
 from strata_broker.metadata.metadata import MetadataView, Name
-from strata_mq.requests import TopicType
 
-_TRANSACTIONAL: frozenset[int] = frozenset((TopicType.TRANSACTION, TopicType.MIXED))
 # Most streams to search for an idle one; the other streams have their turn later.
 _LOOKED_AT = 8
 
@@ -96,13 +94,18 @@ class Producers:
         self._max_topics_per_client = max_topics_per_client
         self._by_client: dict[str, set[ProducerStream]] = {}
         self._by_topic: dict[ProducersOf, _OfTopic] = {}
+        # Topics in `_by_topic` -> in how many of its keys they are.
+        self._group_counts: dict[Name, int] = {}
         self._topics_of: dict[AskedStream, set[ProducersOf]] = {}
         self._on_topics: Callable[[], None] = lambda: None
         self._others: OtherProducers | None = None
         sessions.on_terminated(self._terminated)
 
     def on_topics(self, callback: Callable[[], None]) -> None:
-        """Call back when the first producer of a topic comes or the last one goes."""
+        """Call back when what `topic_ids` returns may have changed: a producer came or went.
+
+        It was the first one of a topic with transactional messages, or the last one.
+        """
         self._on_topics = callback
 
     def add_others(self, others: OtherProducers) -> None:
@@ -148,9 +151,19 @@ class Producers:
             self._by_client.pop(client_id, None)
         self.left(stream)
 
-    def sent_half(self, client_id: str, topic: Name) -> None:
-        """A client sends a transactional message, so it can be asked about those of the topic."""
-        client = self._sessions.heard(client_id)
+    def sent_half(self, client_id: str, topic: Name, *, peer: str, user: str) -> None:
+        """A client sends a transactional message, so it can be asked about those of the topic.
+
+        Args:
+            client_id: of the client.
+            topic: of the message.
+            peer: `host:port` of the client.
+            user: who signed the call; "": access is not controlled.
+
+        Raises:
+            RequestError: see `Sessions.heard`.
+        """
+        client = self._sessions.heard(client_id, peer, user)
         known = client.transaction_topics
         if topic in known or len(known) >= self._max_topics_per_client:
             return
@@ -160,14 +173,7 @@ class Producers:
 
     def topic_ids(self) -> tuple[int, ...]:
         """Return the topics with transactional messages that have a producer here, by number."""
-        topics = (self._view.topic(*name) for name in {each.topic for each in self._by_topic})
-        return tuple(
-            sorted(
-                topic.topic_id
-                for topic in topics
-                if topic is not None and topic.topic_type in _TRANSACTIONAL
-            )
-        )
+        return tuple(sorted(self._view.topics().transactional_ids(self._group_counts.keys())))
 
     def has(self, topic: ProducersOf) -> bool:
         """Whether a producer that can answer is connected."""
@@ -202,7 +208,7 @@ class Producers:
         of_topic = self._by_topic.get(topic)
         if of_topic is None:
             of_topic = self._by_topic[topic] = _OfTopic()
-            self._on_topics()
+            self._count(topic.topic, 1)
         if sender:
             of_topic.others.pop(stream, None)
             of_topic.senders.setdefault(stream)
@@ -216,4 +222,15 @@ class Producers:
             of_topic.others.pop(stream, None)
             if of_topic.empty:
                 del self._by_topic[topic]
-                self._on_topics()
+                self._count(topic.topic, -1)
+
+    def _count(self, topic: Name, by: int) -> None:
+        """Count the producer groups of a topic; tell of the first one and the last one."""
+        before = self._group_counts.get(topic, 0)
+        after = before + by
+        if after:
+            self._group_counts[topic] = after
+        else:
+            del self._group_counts[topic]
+        if not (before and after) and self._view.topics().is_transactional(topic):
+            self._on_topics()

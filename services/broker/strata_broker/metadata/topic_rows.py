@@ -11,15 +11,17 @@ generation that is full becomes the old one. So a look-up that hits changes noth
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from strata.meta.v1 import meta_pb2
 from strata_broker.metadata.name_index import Name, NameIndex, key_of, name_of
-from strata_mq.requests import ORDERED_TYPES, is_table_topic
+from strata_mq.requests import ORDERED_TYPES, TopicType, is_table_topic
 
 MAX_TOPICS_IN_USE = 40_000
 """Rows kept as objects by default, in both generations."""
+
+_TRANSACTIONAL_TYPES: frozenset[int] = frozenset((TopicType.TRANSACTION, TopicType.MIXED))
 
 
 class Home(NamedTuple):
@@ -133,13 +135,23 @@ class TopicRows:
         names: of all topics, in their order.
     """
 
-    __slots__ = ("_by_id", "_max_young", "_old", "_serialised", "_young", "names")
+    __slots__ = (
+        "_by_id",
+        "_max_young",
+        "_old",
+        "_serialised",
+        "_transactional",
+        "_young",
+        "names",
+    )
 
     def __init__(self, max_in_use: int = MAX_TOPICS_IN_USE) -> None:
         self.names = NameIndex()
         self._max_young = max(1, max_in_use // 2)
         self._serialised: dict[str, bytes] = {}
         self._by_id: dict[int, str] = {}
+        # Topics that may hold transactional messages -> their ids.
+        self._transactional: dict[str, int] = {}
         self._young: dict[Name, TopicRow] = {}
         self._old: dict[Name, TopicRow] = {}
 
@@ -173,6 +185,18 @@ class TopicRows:
         """Whether there is a topic of this id."""
         return topic_id in self._by_id
 
+    def is_transactional(self, name: Name) -> bool:
+        """Whether there is a topic of this name for transactional messages; no row is made."""
+        return key_of(name) in self._transactional
+
+    def transactional_ids(self, names: Set[Name]) -> list[int]:
+        """Return the ids of those topics that are for transactional messages; no row is made."""
+        known = self._transactional
+        if len(known) < len(names):
+            return [topic_id for key, topic_id in known.items() if name_of(key) in names]
+        keys = map(key_of, names)
+        return [known[key] for key in keys if key in known]
+
     def take(self, topic: meta_pb2.Topic, *, deleted: bool) -> meta_pb2.Topic | None:
         """Write or delete a row; return the row that was there before."""
         name = (topic.namespace, topic.name)
@@ -185,6 +209,7 @@ class TopicRows:
         if old is not None:
             before = meta_pb2.Topic.FromString(old)
             self._by_id.pop(before.topic_id, None)
+            self._transactional.pop(key, None)
             if deleted:
                 self.names.remove(key)
         if not deleted:
@@ -192,6 +217,8 @@ class TopicRows:
                 self.names.add(key)
             self._serialised[key] = topic.SerializeToString()
             self._by_id[topic.topic_id] = key
+            if topic.type in _TRANSACTIONAL_TYPES:
+                self._transactional[key] = topic.topic_id
         return before
 
     def _revive(self, name: Name) -> TopicRow | None:

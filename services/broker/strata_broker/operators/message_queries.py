@@ -7,7 +7,7 @@ page begins.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from apache.rocketmq.v2 import definition_pb2
@@ -319,9 +319,8 @@ class MessageQueries:
             storage_pb2.TraceResponse,
             trace_of,
         )
-        names = {group.consumer_group_id: group.name for group in self._view.consumer_groups()}
         traced = [
-            _traced(raft_group, trace, names)
+            _traced(raft_group, trace, self._group_name)
             for raft_group, answer in answers
             for trace in answer.messages
         ]
@@ -337,6 +336,11 @@ class MessageQueries:
             position = wanted.position
             return epochs.holder_of(self._view, topic, position.queue, position.offset)
         return self._view.holders(topic)
+
+    def _group_name(self, consumer_group_id: int) -> str:
+        """Return the name of a consumer group; empty: it was deleted."""
+        group = self._view.consumer_group_by_id(consumer_group_id)
+        return "" if group is None else group.name
 
     def _topic(self, namespace: str, name: str) -> TopicRow:
         topic = self._view.topic(namespace, name)
@@ -374,7 +378,7 @@ def _is_meant(message: storage_pb2.StoredMessage, request: admin_pb2.FindMessage
 
 
 def _traced(
-    raft_group: int, trace: storage_pb2.MessageTrace, names: Mapping[int, str]
+    raft_group: int, trace: storage_pb2.MessageTrace, group_name: Callable[[int], str]
 ) -> admin_pb2.TracedMessage:
     stored = trace.stored
     properties = definition_pb2.Message.FromString(stored.message).system_properties
@@ -388,7 +392,7 @@ def _traced(
         born_time_ms=max(milliseconds(properties.born_timestamp), 0),
         steps=(
             admin_pb2.TraceStep(
-                consumer_group=names.get(event.consumer_group_id, ""),
+                consumer_group=group_name(event.consumer_group_id),
                 what=_STEPS.get(event.kind, "unknown"),
                 time_ms=event.time_ms,
                 attempt=event.attempt_count,

@@ -19,9 +19,6 @@ from strata_broker.operators.topics import Operations
 from strata_mq.requests import Code, RequestError
 from strata_runtime.clock import Clock
 
-# Most consumer groups of a namespace to ask for state of one topic; beyond, only live ones.
-_MAX_ASKED_GROUPS = 1_000
-
 _Pair = tuple[str, str]
 """(consumer group, topic) of one namespace."""
 
@@ -137,20 +134,15 @@ class Subscriptions:
 
     async def _stored_pairs(self, namespace: str, group: str, topic: str) -> list[_Pair]:
         """Return the pairs of consumer group and topic with state, live or not."""
-        if group:
-            groups: list[meta_pb2.ConsumerGroup] = [
-                self._operations.consumer_group(namespace, group)
-            ]
-        else:
-            groups = [row for row in self._view.consumer_groups() if row.namespace == namespace]
-        if len(groups) > _MAX_ASKED_GROUPS:
-            return []
-        return [
-            (row.name, consumed.name)
-            for row in groups
-            for consumed in await self._operations.stored_topics(row)
-            if topic in ("", consumed.name)
-        ]
+        if not group:
+            readers = await self._operations.stored_consumer_groups(
+                self._operations.topic(namespace, topic)
+            )
+            return [(row.name, topic) for row in readers if row.namespace == namespace]
+        stored = await self._operations.stored_topics(
+            self._operations.consumer_group(namespace, group)
+        )
+        return [(group, consumed.name) for consumed in stored if topic in ("", consumed.name)]
 
     def _info(
         self, namespace: str, pair: _Pair, clients: Sequence[peer_pb2.ConnectedClient]

@@ -7,9 +7,9 @@ hold no queue of the topic any more.
 
 A topic may wait for a slow consumer group for hours, and is looked at every second. So what raft
 groups answered holds for a moment, and longer each time that they answer the same; so does a
-failure, while one of them has no leader. A consumer group that begins to read later may find
-messages of a message group in old and new queues anyway, and one that subscribes is known by its
-clients at once.
+failure, while one of them has no leader. Subscriptions of clients hold for a shorter time: each
+look at them asks every broker. A consumer group that begins to read later may find messages of a
+message group in old and new queues anyway.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from strata_runtime.clock import Clock
 _HOLDS_S, _MOST_HOLDS_S = 10.0, 80.0
 # A failure holds up to `_HOLDS_S`.
 _FAILURE_HOLDS_S = 1.0
+# How long subscriptions hold; those that repeat themselves, up to `_HOLDS_S`.
+_SUBSCRIBED_HOLDS_S = 1.0
 
 
 class _Stored(NamedTuple):
@@ -49,6 +51,34 @@ class _Stored(NamedTuple):
     failure: RequestError | None = None
 
 
+class _Subscribed(NamedTuple):
+    """Consumer groups whose clients subscribe to a topic; see `_Stored`."""
+
+    queue_count: int
+    holds_s: float
+    until_s: float
+    consumer_group_ids: frozenset[int]
+
+
+async def stored_consumers(
+    view: MetadataView, holders: HolderCalls, topic: TopicRow
+) -> frozenset[int]:
+    """Return the ids of the consumer groups that read a topic, by one call to each raft group.
+
+    Raises:
+        RequestError: a raft group did not answer.
+    """
+    answers = await holders.of_raft_groups(
+        [row.raft_group for row in view.raft_groups()],
+        "GetConsumers",
+        storage_pb2.GetConsumersResponse,
+        lambda raft_group: storage_pb2.GetConsumersRequest(
+            raft_group=raft_group, topic_id=topic.topic_id
+        ),
+    )
+    return frozenset(number for _, answer in answers for number in answer.consumer_group_ids)
+
+
 class TopicConsumers:
     """See the module docstring.
 
@@ -66,6 +96,7 @@ class TopicConsumers:
         self._clock = clock
         # By topic id; of topics that grow.
         self._stored_of: dict[int, _Stored] = {}
+        self._subscribed_of: dict[int, _Subscribed] = {}
         self._holders = holders
         self._peers = peers
 
@@ -76,19 +107,37 @@ class TopicConsumers:
             RequestError: a raft group did not answer.
         """
         found = await self._subscribed(topic) | await self._stored(topic)
-        return sorted(
-            group.consumer_group_id
-            for group in self._view.consumer_groups()
-            if group.fifo and group.consumer_group_id in found
-        )
+        groups = map(self._view.consumer_group_by_id, sorted(found))
+        return [group.consumer_group_id for group in groups if group is not None and group.fifo]
 
     def forget_others(self, rehashing: Iterable[TopicRow]) -> None:
         """Forget what is known of topics that do not grow any more."""
         kept = {topic.topic_id for topic in rehashing}
         for topic_id in self._stored_of.keys() - kept:
             del self._stored_of[topic_id]
+        for topic_id in self._subscribed_of.keys() - kept:
+            del self._subscribed_of[topic_id]
 
-    async def _subscribed(self, topic: TopicRow) -> set[int]:
+    async def _subscribed(self, topic: TopicRow) -> frozenset[int]:
+        """Return the consumer groups that subscribe, as known of late."""
+        now_s = self._clock.monotonic_s()
+        known = self._subscribed_of.get(topic.topic_id)
+        if known is not None and known.queue_count != topic.queue_count:
+            known = None
+        if known is not None and now_s < known.until_s:
+            return known.consumer_group_ids
+        found = await self._subscribers(topic)
+        holds_s = _SUBSCRIBED_HOLDS_S
+        if known is not None and known.consumer_group_ids == found:
+            holds_s = min(2 * known.holds_s, _HOLDS_S)
+        until_s = self._clock.monotonic_s() + holds_s
+        self._subscribed_of[topic.topic_id] = _Subscribed(
+            topic.queue_count, holds_s, until_s, found
+        )
+        return found
+
+    async def _subscribers(self, topic: TopicRow) -> frozenset[int]:
+        """Ask the clients of all brokers."""
         wanted = peer_pb2.ListClientsRequest(namespace=topic.namespace, topic=topic.name)
         # A producer's topics are no subscriptions.
         names = {
@@ -97,7 +146,7 @@ class TopicConsumers:
             if topic.name in client.subscriptions
         }
         groups = (self._view.consumer_group(topic.namespace, name) for name in names)
-        return {group.consumer_group_id for group in groups if group is not None}
+        return frozenset(group.consumer_group_id for group in groups if group is not None)
 
     async def _stored(self, topic: TopicRow) -> frozenset[int]:
         """Return the consumer groups of which raft groups hold something, as known of late.
@@ -119,7 +168,7 @@ class TopicConsumers:
         """Ask raft groups; what they answer holds longer if it is not new."""
         failure = None
         try:
-            found = await self._ask(topic)
+            found = await stored_consumers(self._view, self._holders, topic)
         except RequestError as failed:
             failure = failed.without_stack()
             found = before.consumer_group_ids if before is not None else frozenset()
@@ -132,14 +181,3 @@ class TopicConsumers:
             holds_s = min(2 * before.holds_s, most_s)
         until_s = self._clock.monotonic_s() + holds_s
         return _Stored(topic.queue_count, holds_s, until_s, found, failure)
-
-    async def _ask(self, topic: TopicRow) -> frozenset[int]:
-        answers = await self._holders.of_raft_groups(
-            [row.raft_group for row in self._view.raft_groups()],
-            "GetConsumers",
-            storage_pb2.GetConsumersResponse,
-            lambda raft_group: storage_pb2.GetConsumersRequest(
-                raft_group=raft_group, topic_id=topic.topic_id
-            ),
-        )
-        return frozenset(number for _, answer in answers for number in answer.consumer_group_ids)

@@ -21,6 +21,7 @@ from strata_broker.clients.provision import consumer_group_not_found, topic_not_
 from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.metadata.quotas import CONSUMER_GROUPS, TOPICS, Quotas
 from strata_broker.operators.drops import Dropper
+from strata_broker.operators.topic_consumers import stored_consumers
 from strata_broker.receives.receive import topic_ref
 from strata_broker.storage_client import epochs
 from strata_broker.storage_client.holder_calls import HolderCalls
@@ -358,6 +359,16 @@ class Operations:
         found = map(self._view.topic_by_id, numbers)
         # A topic that the metadata does not have is about to be dropped in storage too.
         return sorted((topic for topic in found if topic is not None), key=lambda one: one.name)
+
+    async def stored_consumer_groups(self, topic: TopicRow) -> list[meta_pb2.ConsumerGroup]:
+        """Return the consumer groups that have state of a topic, by id.
+
+        Raises:
+            RequestError: a raft group did not answer.
+        """
+        numbers = await stored_consumers(self._view, self._holders, topic)
+        found = map(self._view.consumer_group_by_id, sorted(numbers))
+        return [group for group in found if group is not None]
 
     async def _create_topics(
         self, topics: Sequence[meta_pb2.Topic]

@@ -193,7 +193,7 @@ class Puller:
         """
         pull = await self._check(caller, request, left_s)
         admitted.of_namespace(pull.topic.namespace)
-        client = self._sessions.heard(caller.client_id, user=caller.user)
+        client = self._sessions.heard(caller.client_id, caller.peer, caller.user)
         group = (pull.group.namespace, pull.group.name)
         topic = (pull.topic.namespace, pull.topic.name)
         self._sessions.subscribed(client, group, topic, request.filter_expression.expression)

@@ -146,7 +146,9 @@ class GatheredSends:
         topic = sends.topic
         destination, kind = self._destination(sends, messages), part_kind(messages[0])
         if kind is PartKind.HALF:
-            self._producers.sent_half(parsed.client_id, parsed.topic)
+            self._producers.sent_half(
+                parsed.client_id, parsed.topic, peer=call.peer, user=parsed.user
+            )
         if destination is None or (sends.may_suspect and self._earlier.suspects(topic, messages)):
             if sends.is_ordered:
                 self._stage_entries(sends)

@@ -83,6 +83,7 @@ class ParsedSend(NamedTuple):
         topic: of all messages.
         client_id: who sends.
         messages: parsed; empty if a native pass read the request.
+        user: who signed the call; "": access is not controlled.
     """
 
     request: bytes
@@ -90,6 +91,7 @@ class ParsedSend(NamedTuple):
     topic: Name
     client_id: str
     messages: Sequence[definition_pb2.Message] = ()
+    user: str = ""
 
 
 def parse_messages(request: bytes) -> service_pb2.SendMessageRequest:

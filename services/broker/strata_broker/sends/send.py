@@ -136,6 +136,8 @@ class Sender:
         try:
             caller = caller_of(call.metadata)
             parsed = self._parse(call.request, caller)
+            if principal.user:
+                parsed = parsed._replace(user=principal.user)
             message_count = len(parsed.message_ids)
             principal.require(*send_right(parsed.topic))
             if principal is not ITSELF:
@@ -312,7 +314,8 @@ class Sender:
     ) -> None:
         """See `large_sends.StagesPrepared`."""
         if part_kind(outgoing[0]) is PartKind.HALF:
-            self._producers.sent_half(parsed.client_id, (topic.namespace, topic.name))
+            name = topic.namespace, topic.name
+            self._producers.sent_half(parsed.client_id, name, peer=call.peer, user=parsed.user)
         pending = PendingSend(
             self,
             call,

@@ -9,6 +9,7 @@ from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata.broker.v1 import peer_pb2
 from strata_broker.access.principals import current_principal, topic_target
+from strata_broker.base.slices import slices
 from strata_broker.clients.peers import BrokerPeers
 from strata_broker.metadata.metadata import MetadataView, Name
 from strata_broker.metadata.requests import enum_name
@@ -198,7 +199,10 @@ class AdminServicer:
             request.page_size,
             request.page_token,
         )
-        return admin_pb2.ListClientsResponse(clients=map(_client, rows), next_page_token=token)
+        response = admin_pb2.ListClientsResponse(next_page_token=token)
+        async for some in slices(rows):
+            response.clients.extend(map(_client, some))
+        return response
 
     async def get_config(self, _: admin_pb2.GetConfigRequest) -> admin_pb2.GetConfigResponse:
         """Show the configuration in force, secrets masked."""

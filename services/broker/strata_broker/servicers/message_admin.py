@@ -8,7 +8,7 @@ from strata_broker.metadata.metadata import MetadataView
 from strata_broker.operators.dead_letters import DeadLetters
 from strata_broker.operators.message_queries import MessageQueries, found_message
 from strata_broker.operators.redrive import Redriver
-from strata_broker.servicers.pages import page
+from strata_broker.servicers.pages import page_of_names
 from strata_broker.storage_client.holder_calls import gather
 from strata_mq.access import ResourceKind
 
@@ -52,17 +52,18 @@ class MessageAdminServicer:
     ) -> admin_pb2.ListDeadLetterTopicsResponse:
         """List dead-letter topics by namespace and consumer group, with counts."""
         namespace = request.namespace if request.HasField("namespace") else None
-        groups, token = page(
-            (
-                ((group.namespace, group.name), group)
-                for group in self._view.consumer_groups()
-                if (namespace is None or group.namespace == namespace)
-                and current_principal().may_see(ResourceKind.GROUP, (group.namespace, group.name))
-            ),
+        principal = current_principal()
+        names, token = await page_of_names(
+            self._view.consumer_group_names,
+            lambda name: principal.may_see(ResourceKind.GROUP, name),
             min(request.page_size or _COUNTED_AT_ONCE, _COUNTED_AT_ONCE),
             request.page_token,
+            namespace=namespace,
         )
-        topics = await gather([self._dead_letters.count(group) for group in groups])
+        groups = [self._view.consumer_group(*name) for name in names]
+        topics = await gather(
+            [self._dead_letters.count(group) for group in groups if group is not None]
+        )
         return admin_pb2.ListDeadLetterTopicsResponse(
             topics=[topic for topic in topics if topic is not None], next_page_token=token
         )

@@ -59,7 +59,7 @@ class BrokerPeerServicer:
             request = parse(peer_pb2.ListClientsRequest, data)
         except DecodeError as error:
             raise CallError("INVALID_ARGUMENT", "not a ListClientsRequest") from error
-        return self._clients.answer(request).SerializeToString()
+        return (await self._clients.answer(request)).SerializeToString()
 
     async def count_connections(self, data: bytes, info: CallInfo) -> bytes:
         """Count the clients that are connected."""

@@ -46,7 +46,7 @@ class PeerPortServicer:
         self, request: peer_pb2.ListClientsRequest, context: CallContext
     ) -> peer_pb2.ListClientsResponse:
         """List clients that are alive."""
-        return self._clients.answer(request)
+        return await self._clients.answer(request)
 
     async def count_connections(
         self, request: peer_pb2.CountConnectionsRequest, context: CallContext

@@ -66,22 +66,30 @@ class _Acks(NamedTuple):
 class _GroupLane:
     """Acks for one raft group, oldest first."""
 
-    __slots__ = ("acks", "asked", "backoff", "pause", "raft_group", "sweep_at_s")
+    __slots__ = ("acks", "asked", "backoff", "calls", "pause", "raft_group", "sweep_at_s")
 
     def __init__(self, raft_group: int, backoff: Backoff) -> None:
         self.raft_group = raft_group
         self.backoff = backoff
         self.acks: deque[_Acks] = deque()
-        # The node of the call under way; more acks may become ready meanwhile.
+        # The node of the newest call under way; more acks may become ready meanwhile.
         self.asked = ""
+        # Calls under way: another node may be asked while one that led before has not answered.
+        self.calls = 0
         # Between a refusal and the repeat nothing is sent.
         self.pause: asyncio.TimerHandle | None = None
         self.sweep_at_s = 0.0
 
+    def ended(self, node: str) -> None:
+        """Note the end of a call at a node."""
+        self.calls -= 1
+        if self.asked == node:
+            self.asked = ""
+
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits, is under way or will be repeated."""
-        return not self.acks and not self.asked and self.pause is None
+        return not self.acks and not self.calls and self.pause is None
 
 
 class Acker:
@@ -151,6 +159,10 @@ class Acker:
         if lane.pause is None:
             self._make_ready(lane)
 
+    def forget(self, node_id: str) -> None:
+        """The node is no member any more; what waits for it is handled as before."""
+        self._lanes.forget(node_id)
+
     def _make_ready(self, lane: _GroupLane) -> None:
         node = self._leaders.node_of(lane.raft_group)
         if node is None:
@@ -172,6 +184,7 @@ class Acker:
             group.MergeFromString(b"".join(chain.from_iterable([one.leases for one in acks])))
             deadline_s = max(deadline_s, *[one.deadline_s for one in acks])
             lane.asked = node
+            lane.calls += 1
         # A call with the longest deadline of its acks would delay the acks behind it.
         most_ms = self._config.call_timeout_ms
         if any(self._leaders.has_other_replicas(lane.raft_group) for lane, _ in taken):
@@ -240,7 +253,7 @@ class Acker:
         node: str,
         result: storage_pb2.GroupOutcomes | None,
     ) -> None:
-        lane.asked = ""
+        lane.ended(node)
         if result is None:
             self._fail(acks, errors.refused(storage_pb2.OUTCOME_INVALID, "no result for an ack"))
             return
@@ -267,7 +280,7 @@ class Acker:
         node: str,
         failure: AngeliaError | TimeoutError,
     ) -> None:
-        lane.asked = ""
+        lane.ended(node)
         if isinstance(failure, TimeoutError):
             # Given up: another node leads now, perhaps for another raft group of the call only.
             self._repeat_later(lane, acks, LED_ELSEWHERE, unknown=True)

@@ -147,6 +147,10 @@ class Appender:
         if self._sweep is None:
             self._sweep_later()
 
+    def forget(self, node_id: str) -> None:
+        """The node is no member any more; what waits for it is handled as before."""
+        self._lanes.forget(node_id)
+
     def _open_batch(self, lane: AppendLane, next_bytes: int) -> AppendBatch:
         """Return the batch that takes a message of this size."""
         if lane.waiting:
@@ -171,7 +175,10 @@ class Appender:
         """Send one Append with a batch of every ready raft group; False: none is ready."""
         lanes = self._take_ready(node)
         if not lanes:
-            return bool(self._ready.get(node))
+            if self._ready.get(node):
+                return True
+            self._ready.pop(node, None)
+            return False
         request = storage_pb2.AppendRequest(broker_boot_id=self._boot_id)
         deadline_s = 0.0
         for lane in lanes:

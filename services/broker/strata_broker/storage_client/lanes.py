@@ -27,6 +27,8 @@ class NodeLanes:
         self._tasks = tasks
         self._exchange = exchange
         self._wakes: dict[str, asyncio.Event] = {}
+        # Nodes whose loops end as soon as nothing waits.
+        self._leaving: set[str] = set()
         self._attempts = Attempts()
 
     def wake(self, node_id: str) -> None:
@@ -36,6 +38,16 @@ class NodeLanes:
             wake = self._wakes[node_id] = asyncio.Event()
             self._tasks.spawn(f"{self._name} {node_id}", self._run(node_id, wake))
         wake.set()
+
+    def forget(self, node_id: str) -> None:
+        """The node is no member any more: its loop ends once requests that wait are handled.
+
+        A later request for the node starts another loop.
+        """
+        wake = self._wakes.get(node_id)
+        if wake is not None:
+            self._leaving.add(node_id)
+            wake.set()
 
     def attempt(self, node_id: str) -> Attempt:
         """Return what surrounds the call at a node; it raises TimeoutError when given up."""
@@ -51,3 +63,8 @@ class NodeLanes:
             wake.clear()
             while await self._exchange(node_id):
                 pass
+            # Invariant: a node has one loop at most. A request that came meanwhile has set `wake`.
+            if node_id in self._leaving and not wake.is_set():
+                self._leaving.discard(node_id)
+                del self._wakes[node_id]
+                return

@@ -35,6 +35,9 @@ _SILENCE = frozenset((UNAVAILABLE, DEADLINE_EXCEEDED))
 OnChecks = Callable[[Iterable[storage_pb2.TransactionCheck]], None]
 """Told of half messages that a producer is to be asked about."""
 
+OnGone = Callable[[str], None]
+"""Told of a storage node that is no member any more."""
+
 
 class NodeNews(NamedTuple):
     """Receiver of the news of nodes.
@@ -89,6 +92,7 @@ class LeaderWatch:
         )
         self._watching: dict[str, asyncio.Task[None]] = {}
         self._on_checks: OnChecks = lambda _: None
+        self._on_gone: list[OnGone] = []
         self._changed = asyncio.Event()
         view.on_placement(self._changed.set)
         self._log = get_logger("broker")
@@ -96,6 +100,10 @@ class LeaderWatch:
     def on_checks(self, listener: OnChecks) -> None:
         """Call back with the transaction checks that nodes send here."""
         self._on_checks = listener
+
+    def on_gone(self, listener: OnGone) -> None:
+        """Call back with a node that left, once its channel takes no calls any more."""
+        self._on_gone.append(listener)
 
     async def run(self) -> None:
         """Keep streams to the nodes of the metadata until cancelled."""
@@ -121,6 +129,8 @@ class LeaderWatch:
             self._leaders.forget(node_id)
             self._reports.forget(node_id)
             self._channels.forget(node_id)
+            for gone in self._on_gone:
+                gone(node_id)
 
     async def _watch(self, node_id: str) -> None:
         backoff = Backoff(

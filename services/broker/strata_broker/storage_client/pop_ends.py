@@ -93,6 +93,10 @@ class PopEnder:
             self._waiting[ticket.node][ticket.number] = None
             self._lanes.wake(ticket.node)
 
+    def forget(self, node_id: str) -> None:
+        """The node is no member any more; what waits for it is handled as before."""
+        self._lanes.forget(node_id)
+
     async def _exchange(self, node: str) -> bool:
         waiting = self._waiting.get(node)
         if not waiting:

@@ -100,6 +100,8 @@ class StorageTier:
             tasks=tasks,
             requests=requests,
         )
+        for lanes in (self.pop_ender, self.acker, self.appender):
+            self._watch.on_gone(lanes.forget)
         self.earlier = EarlierSends(
             view, self.client, config.send, clock=self.appender.group_clock, metrics=metrics
         )

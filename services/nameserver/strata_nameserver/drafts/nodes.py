@@ -17,10 +17,12 @@ from strata_nameserver.base.errors import invalid
 from strata_nameserver.drafts.raft_groups import put_initial_raft_groups
 from strata_nameserver.policies.detector import Transition
 from strata_nameserver.state.draft import Draft
+from strata_runtime.addresses import host_and_port
 
 _NODE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _MAX_ENDPOINTS = 8
 _MAX_ENDPOINT_BYTES = 255
+_IN_PROCESS = "inproc:"
 _KINDS = (
     meta_pb2.NODE_KIND_NAMESERVER,
     meta_pb2.NODE_KIND_STORAGE,
@@ -203,3 +205,20 @@ def _check(node: meta_pb2.Node) -> None:
         )
     if node.kind == meta_pb2.NODE_KIND_BROKER and ":" not in node.advertised_endpoint:
         raise invalid(f"broker {node.node_id}: advertised_endpoint must be host:port")
+    _check_endpoints(node)
+
+
+def _check_endpoints(node: meta_pb2.Node) -> None:
+    """Refuse an endpoint that is no address: every other node would try to connect to it.
+
+    Raises:
+        MetaRefused: INVALID.
+    """
+    inside = [endpoint for endpoint in node.endpoints if not endpoint.startswith(_IN_PROCESS)]
+    # Clients connect to these: they are addresses, or there is none.
+    outside = filter(None, (node.advertised_endpoint, node.remoting_endpoint))
+    for endpoint in (*inside, *outside):
+        try:
+            host_and_port(endpoint)
+        except ValueError as error:
+            raise invalid(f"node {node.node_id}: endpoint {error}") from None

@@ -27,11 +27,17 @@ from strata_nameserver.policies.replicas import (
 )
 from strata_nameserver.state.draft import Draft
 
+# Most that one change adds later: they fit into a raft entry, and are chosen quickly.
+_MAX_NEW_RAFT_GROUPS = 200
+# Most that a cluster begins with: even with the longest names they and all slots fit into an entry.
+_MAX_FIRST_RAFT_GROUPS = 1_000
+
 
 def put_initial_raft_groups(draft: Draft, joining: meta_pb2.Node, config: NameserverConfig) -> None:
     """Make the first raft groups, and stripe all slots over them, when enough machines are there.
 
-    A machine is there when all the nodes are that it starts together.
+    A machine is there when all the nodes are that it starts together. At most
+    `_MAX_FIRST_RAFT_GROUPS` are made here; `missing_raft_groups` brings the others.
 
     Args:
         draft: the change that takes `joining` in.
@@ -46,9 +52,8 @@ def put_initial_raft_groups(draft: Draft, joining: meta_pb2.Node, config: Namese
     if _complete_machines(usable) < (config.initial_storage_nodes or config.replication_factor):
         return
     facts = [NodeFacts(node.node_id, node.rack, node.machine) for node in usable]
-    layout = layout_of_new(
-        facts, config.raft_groups_per_storage_node * len(usable), config.placement_rules()
-    )
+    count = min(config.raft_groups_per_storage_node * len(usable), _MAX_FIRST_RAFT_GROUPS)
+    layout = layout_of_new(facts, count, config.placement_rules())
     raft_groups = _put_all_new(draft, layout)
     for first_slot, slot_count, raft_group in slot_runs(striped_slots(raft_groups)):
         draft.put(
@@ -61,6 +66,8 @@ def missing_raft_groups(
 ) -> list[list[str]]:
     """Return the nodes of each raft group that nodes which joined later bring, first leaders first.
 
+    At most `_MAX_NEW_RAFT_GROUPS`: the next turn finds the others missing.
+
     They are made with all their replicas or not yet: with two, the loss of either would stop one
     for good, before placement gave it its third. There are never fewer raft groups again: those of
     a node that leaves go to others as a whole.
@@ -72,7 +79,7 @@ def missing_raft_groups(
     count = config.raft_groups_per_storage_node * len(steady) - len(groups)
     if not groups or count <= 0 or machine_count(steady) < rules.replication_factor:
         return []
-    return layout_of_new(steady, count, rules, groups)
+    return layout_of_new(steady, min(count, _MAX_NEW_RAFT_GROUPS), rules, groups)
 
 
 def put_more_raft_groups(draft: Draft, layout: Sequence[Sequence[str]]) -> None:

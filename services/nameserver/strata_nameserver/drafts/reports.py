@@ -2,11 +2,13 @@
 
 The leader and the caught-up replicas change from moment to moment, so they are never written; only
 configurations are, by `raft_groups.take_reports`. A new metadata leader asks all nodes for complete
-reports. Invariant: of two leaders of a raft group the one with the higher term counts.
+reports. Invariants: of two leaders of a raft group the one with the higher term counts; `_led_by`
+holds what `_led` holds.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Set
 from typing import NamedTuple
 
@@ -26,6 +28,8 @@ class Reports:
 
     def __init__(self) -> None:
         self._led: dict[int, _Led] = {}
+        # The same by node: heartbeats are many, and most say nothing new.
+        self._led_by: defaultdict[str, set[int]] = defaultdict(set)
         self._damaged: dict[str, frozenset[int]] = {}
         # When a node last said that its clock is off, by monotonic time.
         self._clock_off_s: dict[str, float] = {}
@@ -37,13 +41,17 @@ class Reports:
     def reset(self) -> None:
         """Forget everything."""
         self._led.clear()
+        self._led_by.clear()
         self._damaged.clear()
         self._clock_off_s.clear()
         self._told.clear()
         self.version += 1
 
     def take(self, heartbeat: meta_pb2.HeartbeatRequest, now_s: float) -> None:
-        """Take in what a storage node reports."""
+        """Take in what a storage node reports.
+
+        The work grows with what the heartbeat says, not with the number of raft groups.
+        """
         node_id = heartbeat.node_id
         if heartbeat.clock_is_off:
             self._clock_off_s[node_id] = now_s
@@ -54,16 +62,22 @@ class Reports:
         if self._told.get(node_id) != heartbeat.health:
             self._told[node_id] = heartbeat.health
             self.version += 1
-        led = {report.raft_group for report in heartbeat.led}
         self.version += bool(heartbeat.led or heartbeat.led_no_longer or heartbeat.full)
-        for number, known in list(self._led.items()):
-            ended = number in heartbeat.led_no_longer or (heartbeat.full and number not in led)
-            if known.node_id == node_id and ended:
-                del self._led[number]
+        led = self._led_by[node_id]
+        ended = led.intersection(heartbeat.led_no_longer)
+        if heartbeat.full:
+            ended |= led.difference(report.raft_group for report in heartbeat.led)
+        led -= ended
+        for number in ended:
+            del self._led[number]
         for report in heartbeat.led:
-            before = self._led.get(report.raft_group)
+            number = report.raft_group
+            before = self._led.get(number)
             if before is None or before.report.term <= report.term:
-                self._led[report.raft_group] = _Led(node_id, report)
+                if before is not None:
+                    self._led_by[before.node_id].discard(number)
+                self._led[number] = _Led(node_id, report)
+                led.add(number)
 
     def led(self) -> frozenset[int]:
         """Return the raft groups that have a leader."""
@@ -83,7 +97,7 @@ class Reports:
         self._clock_off_s.pop(node_id, None)
         self._told.pop(node_id, None)
         self.version += 1
-        for number in [n for n, known in self._led.items() if known.node_id == node_id]:
+        for number in self._led_by.pop(node_id, ()):
             del self._led[number]
 
     def clocks_off_since(self, since_s: float) -> frozenset[str]:

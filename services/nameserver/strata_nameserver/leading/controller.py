@@ -34,6 +34,8 @@ from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 
 _KEPT_REASONS = 8
+# Most rows of one kind in a change: it must fit into a raft entry. Later turns write the others.
+_MAX_ROWS = 1_000
 
 
 class NodesSeen(NamedTuple):
@@ -118,7 +120,8 @@ class Controller:
             lag_s: how late the event loop runs.
 
         Raises:
-            MetaRefused: leadership was lost, or there is no room for the change.
+            MetaRefused: leadership was lost, or there is no room for the change, or it is too
+                large.
         """
         if not self._machine.leading.is_set():
             return
@@ -126,7 +129,8 @@ class Controller:
             self._begin()
         topology = self._machine.speculative.topology
         transitions = self._detector.judge(topology.nodes, lag_s) if self._judges else []
-        news = self._reports.news(topology)
+        transitions = transitions[:_MAX_ROWS]
+        news = self._reports.news(topology)[:_MAX_ROWS]
         if transitions or news:
             await self._write_down(transitions, news)
         now_s = self._clock.monotonic_s()
@@ -183,7 +187,7 @@ class Controller:
             wish
             for wish in plan_leaders(facts, groups, self._rules)
             if wish.raft_group not in changing
-        ]
+        ][:_MAX_ROWS]
         layout = raft_groups.missing_raft_groups(facts, groups, self._config)
         moves = self._plan_slots(topology)
         if not (steps or wishes or layout or moves):

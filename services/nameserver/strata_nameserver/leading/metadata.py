@@ -53,7 +53,11 @@ class MetadataReplica(Protocol):
         """Whether it leads and the no-op of its term is applied."""
 
     def propose(self, payload: tuple[bytes, ...]) -> asyncio.Future[int]:
-        """Propose an entry; the future gives its index once committed."""
+        """Propose an entry; the future gives its index once committed.
+
+        Raises:
+            ValueError: the entry is too large; nothing was proposed.
+        """
 
     async def applied(self, index: int) -> None:
         """Wait until the entry at `index` is applied."""
@@ -369,21 +373,41 @@ class Metadata:
         draft = Draft(speculative, self._clock.wall_ms())
         try:
             result = decide(draft)
+            proposal = self._propose(draft) if draft.changes else None
         except MetaRefused:
             await self._settle()
             raise
-        if not draft.changes:
+        except DRIVER_ERRORS as error:
+            raise refusal(error) from error
+        if proposal is None:
             await self._settle()
             return result
+        self._last_proposal = proposal
+        # Its caller may be gone when it fails; that is no mistake of anybody.
+        proposal.add_done_callback(_retrieve)
+        speculative.stage(draft)
         try:
-            self._last_proposal = self._replica.propose((draft.encode(),))
-            # Its caller may be gone when it fails; that is no mistake of anybody.
-            self._last_proposal.add_done_callback(_retrieve)
-            speculative.stage(draft)
-            await self._until_applied(self._last_proposal)
+            await self._until_applied(proposal)
         except DRIVER_ERRORS as error:
             raise refusal(error) from error
         return result
+
+    def _propose(self, draft: Draft) -> asyncio.Future[int]:
+        """Propose a change; one that no raft entry holds is refused like any other.
+
+        Raises:
+            MetaRefused: LIMIT_REACHED: it is too large.
+            NotLeader, Overloaded, ReadOnly, LogFull: see `DRIVER_ERRORS`.
+        """
+        command = draft.encode()
+        try:
+            return self._replica.propose((command,))
+        except ValueError as error:
+            raise MetaRefused(
+                meta_pb2.META_OUTCOME_LIMIT_REACHED,
+                f"the change is too large: it writes {len(draft.changes)} rows with {len(command)} "
+                "bytes together, more than one entry of the metadata log may have",
+            ) from error
 
     def _steer(self, draft: Draft, topic: meta_pb2.Topic, avoidance: Avoidance) -> None:
         """Keep the queues of a new topic off busy nodes."""

@@ -11,7 +11,7 @@ its event loop stood still (what lies in the sockets comes first, rule 14).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -118,7 +118,8 @@ class FailureDetector:
         now_s = self._clock.monotonic_s()
         if lag_s > self._options.suspect_after_s / 2:
             self._quiet_until_s = now_s + self._options.down_after_s
-        transitions = (self._transition(node, nodes) for node in nodes.values())
+        reports = self._reports(nodes)
+        transitions = (self._transition(node, reports) for node in nodes.values())
         return [
             transition
             for transition in transitions
@@ -130,7 +131,9 @@ class FailureDetector:
         heard = self._heard.get(node_id)
         return self._clock.monotonic_s() - heard.at_s if heard is not None else float("inf")
 
-    def _transition(self, node: meta_pb2.Node, nodes: Mapping[str, meta_pb2.Node]) -> Transition:
+    def _transition(
+        self, node: meta_pb2.Node, reports: Sequence[Mapping[str, bool]] | None
+    ) -> Transition:
         node_id = node.node_id
         # A row that came with another leader's last change: it is listened for from now on.
         heard = self._heard.setdefault(node_id, _Heard(self._clock.monotonic_s()))
@@ -144,21 +147,21 @@ class FailureDetector:
             # A node that was DOWN before comes up by a heartbeat only.
             state = max(node.state, meta_pb2.NODE_STATE_SUSPECT)
             return Transition(node_id, state, text)
-        if node.kind == meta_pb2.NODE_KIND_STORAGE:
-            hears = self._testimony(node_id, nodes)
-            if hears is not None and 2 * hears.count(False) <= len(hears):
+        if node.kind == meta_pb2.NODE_KIND_STORAGE and reports is not None:
+            hears = [report[node_id] for report in reports if node_id in report]
+            if 2 * hears.count(False) <= len(hears):
                 text = f"{text}, heard by {hears.count(True)} of {len(hears)} storage nodes"
                 return Transition(node_id, meta_pb2.NODE_STATE_SUSPECT, text)
         return Transition(node_id, meta_pb2.NODE_STATE_DOWN, text)
 
-    def _testimony(self, node_id: str, nodes: Mapping[str, meta_pb2.Node]) -> list[bool] | None:
-        """Return what the other storage nodes that report say of a node; None: it has no peers."""
-        others = [
-            other.node_id
-            for other in nodes.values()
-            if other.kind == meta_pb2.NODE_KIND_STORAGE and other.node_id != node_id
+    def _reports(self, nodes: Mapping[str, meta_pb2.Node]) -> list[Mapping[str, bool]] | None:
+        """Return what the storage nodes that report say of others; None: no node has peers.
+
+        These are the same for all nodes that are judged by them: a silent node does not report.
+        """
+        storage = [
+            node.node_id for node in nodes.values() if node.kind == meta_pb2.NODE_KIND_STORAGE
         ]
-        if not others:
+        if len(storage) < 2:
             return None
-        reports = [self._heard[other].hears for other in others if not self.is_silent(other)]
-        return [hears[node_id] for hears in reports if node_id in hears]
+        return [self._heard[node_id].hears for node_id in storage if not self.is_silent(node_id)]

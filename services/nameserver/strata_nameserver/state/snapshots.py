@@ -7,15 +7,17 @@ meanwhile. The rows that only serve to resume watches do not travel: watchers ge
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 
 from strata.meta.v1 import command_pb2, meta_pb2
 from strata_metadata.rows import SNAPSHOT_ORDER
 from strata_metadata.watch import WatchHub
-from strata_multiraft.base import SnapshotRows
+from strata_multiraft.base import LogFull, SnapshotRows
 from strata_nameserver.state.machine import MetadataMachine
 from strata_raft import SnapshotMetadata
-from strata_state.metadata import FrozenRows, MetadataStore
+from strata_state.metadata import FrozenRows, MetadataStore, MetadataStoreError
 from strata_state.metadata_keys import APPLIED_KEY, INSTALLING_KEY, MetadataRowKind, kind_range
 
 _KINDS = tuple(sorted((MetadataRowKind.APPLIED, *SNAPSHOT_ORDER)))
@@ -80,26 +82,37 @@ class MetadataSnapshots:
         return self._store.get(INSTALLING_KEY) is not None
 
     def begin_install(self, snapshot: SnapshotMetadata) -> None:
-        """Mark the rows as being replaced, then drop them."""
+        """Mark the rows as being replaced, then drop them.
+
+        Raises:
+            LogFull: they are not, or not all of them.
+        """
         self._hub.pause()
         self._applied = command_pb2.AppliedState()
-        self._store.write([(INSTALLING_KEY, b"")], [APPLIED_KEY])
-        self._store.sync()
-        self._drop_rows()
+        with _may_be_full():
+            self._store.write([(INSTALLING_KEY, b"")], [APPLIED_KEY])
+            self._store.sync()
+            self._drop_rows()
 
     def install_rows(self, rows: SnapshotRows) -> None:
-        """Write rows; the applied row is kept back for the end."""
+        """Write rows; the applied row is kept back for the end.
+
+        Raises:
+            LogFull: they were not written.
+        """
         puts = list(zip(rows.keys, rows.values, strict=True))
         for key, value in puts:
             if key == APPLIED_KEY:
                 self._applied.ParseFromString(value)
-        self._store.write([row for row in puts if row[0] != APPLIED_KEY])
+        with _may_be_full():
+            self._store.write([row for row in puts if row[0] != APPLIED_KEY])
 
     def finish_install(self, snapshot: SnapshotMetadata) -> None:
         """Write the applied row in place of the mark, durably.
 
         Raises:
             ValueError: the applied row did not come, or is not that of the snapshot.
+            LogFull: it is not certain that it is there.
         """
         if self._applied.index != snapshot.index:
             raise ValueError(f"the rows are of index {self._applied.index}, not {snapshot.index}")
@@ -112,18 +125,29 @@ class MetadataSnapshots:
                 outgoing=sorted(configuration.outgoing),
             )
         )
-        self._store.write([(APPLIED_KEY, self._applied.SerializeToString())], [INSTALLING_KEY])
-        self._store.sync()
+        with _may_be_full():
+            self._store.write([(APPLIED_KEY, self._applied.SerializeToString())], [INSTALLING_KEY])
+            self._store.sync()
 
     def abandon_install(self) -> None:
-        """Drop all rows, then the mark, durably."""
-        self._drop_rows()
-        self._store.write([], [APPLIED_KEY, INSTALLING_KEY])
-        self._store.sync()
+        """Drop all rows, then the mark, durably.
+
+        Raises:
+            LogFull: it is not certain that they are gone.
+        """
+        with _may_be_full():
+            self._drop_rows()
+            self._store.write([], [APPLIED_KEY, INSTALLING_KEY])
+            self._store.sync()
 
     def installed(self) -> None:
-        """Start from the new rows."""
-        self._machine.installed()
+        """Start from the new rows.
+
+        Raises:
+            LogFull: they cannot be read.
+        """
+        with _may_be_full():
+            self._machine.installed()
         self._hub.resume()
 
     def _drop_rows(self) -> None:
@@ -131,3 +155,16 @@ class MetadataSnapshots:
             keys = [key for key, _ in self._store.scan(*kind_range(kind))]
             for start in range(0, len(keys), _DELETES_AT_ONCE):
                 self._store.write([], keys[start : start + _DELETES_AT_ONCE])
+
+
+@contextmanager
+def _may_be_full() -> Iterator[None]:
+    """Tell the driver that a step of an install failed, in the way that it knows.
+
+    Raises:
+        LogFull: in place of what the rows raise; the driver repeats the step.
+    """
+    try:
+        yield
+    except MetadataStoreError as error:
+        raise LogFull(str(error)) from error

@@ -6,6 +6,7 @@ Rows are never changed in place: a change is a new row, so whoever holds one may
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.view import NO_RAFT_GROUP
@@ -81,23 +82,18 @@ class Topology:
 
     def hosted_replicas(self, node_id: str) -> list[meta_pb2.HostedReplica]:
         """Return what a storage node should host, by raft group, with the slots of each."""
+        slots: defaultdict[int, list[meta_pb2.SlotRange]] = defaultdict(list)
+        for first, count, owner in slot_runs(self.slot_owners):
+            slots[owner].append(
+                meta_pb2.SlotRange(first_slot=first, slot_count=count, raft_group=owner)
+            )
         return [
             meta_pb2.HostedReplica(
-                raft_group=row,
-                replica_id=replica.replica_id,
-                slots=self.owned_slots(number),
+                raft_group=row, replica_id=replica.replica_id, slots=slots[number]
             )
             for number, row in sorted(self.raft_groups.items())
             for replica in row.replicas
             if replica.node_id == node_id
-        ]
-
-    def owned_slots(self, raft_group: int) -> list[meta_pb2.SlotRange]:
-        """Return the runs of slots of a raft group."""
-        return [
-            meta_pb2.SlotRange(first_slot=first, slot_count=count, raft_group=owner)
-            for first, count, owner in slot_runs(self.slot_owners)
-            if owner == raft_group
         ]
 
     def _take_slots(self, row: meta_pb2.SlotRange) -> None:

@@ -23,6 +23,7 @@ from strata_multiraft import LogFull, Overloaded
 from strata_runtime.errors import StrataError
 from strata_runtime.logs import get_logger
 from strata_seglog.errors import LogError
+from strata_state.metadata import MetadataStoreError
 from strata_state.ports import StateError
 from strata_storage.base.hosted import HostedGroup
 from strata_storage.upkeep.checkpoint import CheckpointError
@@ -88,7 +89,8 @@ class Hosting:
         host: who hosts.
         view: of the metadata.
         node_id: of this node.
-        keep_rows: makes the rows that `view` shows durable; None: they are kept elsewhere.
+        keep_rows: makes the rows that `view` shows durable, or raises MetadataStoreError; None:
+            they are kept elsewhere.
         cluster: that the process belongs to; None: the rows are taken for its own.
         ends_the_start: a refused replica ends the start of its process, which tells it.
     """
@@ -156,7 +158,8 @@ class Hosting:
         """Remove what is wanted no more, host what is missing.
 
         Raises:
-            LogFull: a removal could not be written down; to be called again.
+            LogFull: a removal, or the rows that want a replica, could not be written down; to be
+                called again.
         """
         wanted = wanted_replicas(self._view.raft_groups(), self._node_id)
         self._note_wanted(wanted)
@@ -212,15 +215,27 @@ class Hosting:
             return True
         return bool(self._cluster.value) and self._view.cluster_id == self._cluster.value
 
+    async def _keep(self) -> None:
+        """Make the rows durable that want a replica.
+
+        Raises:
+            LogFull: they are not.
+        """
+        if self._keep_rows is None:
+            return
+        try:
+            await self._keep_rows()
+        except MetadataStoreError as error:
+            raise LogFull(str(error)) from error
+
     async def _try_host(self, group: HostedGroup) -> None:
         raft_group, replica_id = group.raft_group, group.replica_id
         if self._refused.get(raft_group) == replica_id:
             return
-        if self._keep_rows is not None:
-            await self._keep_rows()
+        await self._keep()
         try:
             await self._host.host_beside(group)
-        except (ValueError, Overloaded, LogError, StateError, CheckpointError) as error:
+        except (ValueError, Overloaded, LogError, StateError, CheckpointError, OSError) as error:
             # Only another replica id helps; the nameserver's repair gives one (rule 8).
             self._refused[raft_group] = replica_id
             self._reasons[replica_id] = str(error)

@@ -135,7 +135,14 @@ class QueueMoves:
             moves = engine.machine.moves
             moves.renew(self._view.version, self._view.queue_override)
             for key in list(moves.open):
-                if self._is_opening(engine, *key) or self._is_drained(engine, *key):
+                try:
+                    is_due = self._is_opening(engine, *key) or self._is_drained(engine, *key)
+                except StateError as error:
+                    self._logger.info(
+                        "queue move waits", topic=key[0], queue=key[1], reason=str(error)
+                    )
+                    continue
+                if is_due:
                     yield _Due(engine, *key, 0)
                 else:
                     moves.rest(key, self._view.queue_override(*key))

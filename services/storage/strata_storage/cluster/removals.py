@@ -16,6 +16,7 @@ from strata_multiraft.replica import removed_frame
 from strata_runtime.logs import get_logger
 from strata_seglog.errors import DiskFull, WriteFailed
 from strata_seglog.put_aside import segments_of
+from strata_state.ports import StateError
 from strata_storage.base.errors import ReplicaEnded
 from strata_storage.base.jobs import NodeThreads
 from strata_storage.base.node_data import NodeData
@@ -51,6 +52,8 @@ class Removals:
         self._threads = threads
         self._clock = runtime.clock
         self._cluster_id = cluster_id
+        # (raft group, replica id) of replicas that ended and whose rows could not be dropped yet.
+        self._undropped: set[tuple[int, int]] = set()
         metrics = runtime.metrics
         self._removed_total = metrics.counter("strata_storage_removed_replicas_total")
         self._logger = get_logger("storage")
@@ -61,14 +64,16 @@ class Removals:
         """Return replicas that an operator took back, with the revision that let them go."""
         return {} if self._aside is None else self._aside.taken_back()
 
-    def check(self, replica_id: int) -> None:
-        """See that a replica may be hosted.
+    def check(self, raft_group: int, replica_id: int) -> None:
+        """See that a replica may be hosted; it is about to be.
 
         Raises:
             ReplicaEnded: it was removed from this node.
         """
         found = self._log.replicas().get(replica_id)
         if found is None or not found.removed:
+            # `claim_rows` drops rows of others, in a thread; nobody else may do so from now on.
+            self._undropped = {each for each in self._undropped if each[0] != raft_group}
             return
         way_back = ""
         if self._aside is not None and self._aside.path(replica_id).is_dir():
@@ -97,10 +102,25 @@ class Removals:
         """
         await self._put_aside(raft_group, replica_id, revision)
         await self._raft.write_control([removed_frame(replica_id, raft_group)])
-        drop_rows(self._store, raft_group, replica_id)
+        self.drop_rows(raft_group, replica_id)
+
+    def drop_rows(self, raft_group: int, replica_id: int) -> None:
+        """Drop the rows of a replica that ended; where the store fails, `clean` tries it again.
+
+        Until then they are nobody's: whoever is hosted next takes none of them (`claim_rows`).
+        """
+        try:
+            drop_rows(self._store, raft_group, replica_id)
+        except StateError as error:
+            self._logger.warning("rows stay", raft_group=raft_group, reason=str(error))
+            self._undropped.add((raft_group, replica_id))
+        else:
+            self._undropped.discard((raft_group, replica_id))
 
     async def clean(self, *, disk_is_low: bool) -> None:
-        """Delete what was put aside long ago, or stands in the way."""
+        """Delete what was put aside long ago, or stands in the way, and rows that stayed."""
+        for raft_group, replica_id in list(self._undropped):
+            self.drop_rows(raft_group, replica_id)
         aside = self._aside
         if aside is None:
             return

@@ -6,6 +6,7 @@ what was committed at their arrival is applied (rule 3) and then look at rows.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -45,6 +46,8 @@ from strata_storage.rows.machine import GroupMachine, OpenTierMetadata
 from strata_tier.ranges import RowTierMetadata
 
 _EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
+# Until more reads may wait.
+_BARRIER_RETRY_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +303,17 @@ class GroupEngine:
                 pb.OUTCOME_NOT_READY, f"revision {command.revision} is older than {known}"
             )
         await committed(self.leading().proposer.propose((encode_own(command),)))
-        await self.barrier()
+        while True:
+            try:
+                await self.barrier()
+            except Refused as refused:
+                # A caller that gives slots up lets appends in again after the return: not before
+                # this is applied.
+                if refused.outcome != pb.OUTCOME_OVERLOADED:
+                    raise
+                await asyncio.sleep(_BARRIER_RETRY_S)
+            else:
+                return
 
     async def seal(self, topic_id: int, queue: int, destination: int) -> int:
         """End the epoch of a queue; return its end offset. Repeating it gives the same.

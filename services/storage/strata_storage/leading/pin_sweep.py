@@ -114,7 +114,17 @@ class PinSweep:
             # Pins of messages that are in the tier stay below it, until those are trimmed there.
             rest = self._next if machine.tier.is_used else max(self._next, stopped)
             self._next = await scan.run(rest) or _FIRST
+        await self._forget_gone(machine)
         return found
+
+    async def _forget_gone(self, machine: GroupMachine) -> None:
+        """Forget where queues began that are gone: their pins need nobody's leave."""
+        for count, key in enumerate(list(self._begins), 1):
+            if count % _PINS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            # Past the cache, which is for queues in use.
+            if machine.rows.queues.get(*key) is None:
+                del self._begins[key]
 
     def _long_ago(self, key: tuple[int, int], min_offset: int, now_ms: int) -> int:
         """Return below which offset pins of committed messages may go."""

@@ -8,7 +8,8 @@ again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 from strata_mq.commands import TrimCommand, TrimmedQueue, encode_trim
 from strata_storage.leading.proposer import Proposer, committed
@@ -32,14 +33,28 @@ class Trims:
 
     Attributes:
         queues_max: queues of one trim; more are trimmed by several, one after the other.
-        turn: held from the decision about a trim until the trim is applied.
     """
 
     def __init__(self, machine: GroupMachine, proposer: Proposer, queues_max: int) -> None:
         self._machine = machine
         self._proposer = proposer
         self.queues_max = queues_max
-        self.turn = asyncio.Lock()
+        self._turn = asyncio.Lock()
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Have the turn for a decision about a trim, until the trim is applied.
+
+        The holder before may have left in the middle: its caller was gone, or a wait failed. So the
+        turn begins once everything that was proposed before is applied.
+
+        Raises:
+            Refused: not the leader, or not now.
+        """
+        async with self._turn:
+            if len(self._proposer):
+                await self._proposer.applied()
+            yield
 
     async def purge(self, topic_id: int, starts: Mapping[int, int]) -> int:
         """Let queues of a topic begin at offsets; return how many messages that deletes.
@@ -55,7 +70,7 @@ class Trims:
             Refused: not the leader, or not now; whether it is done, for some queues or for all,
                 may be unknown.
         """
-        async with self.turn:
+        async with self.turn():
             deleted = 0
             trimmed: list[TrimmedQueue] = []
             for queue, start in starts.items():

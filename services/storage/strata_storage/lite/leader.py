@@ -137,7 +137,7 @@ class LiteLeader:
         if not self._leader.ready or not self._applied.parents:
             return 0
         # No trim may be decided on rows that are about to go.
-        async with self._leader.trims.turn:
+        async with self._leader.trims.turn():
             self._leader.sets.flush_kept()
             await self._leader.proposer.applied()
             quiet = self._quiet(lifetime_of)

@@ -44,7 +44,7 @@ from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime
 from strata_runtime.tasks import Tasks
-from strata_state.metadata import MetadataStore
+from strata_state.metadata import MetadataStore, MetadataStoreError
 from strata_state.metadata_keys import MetadataRowKind
 from strata_storage.base.config import StorageConfig
 from strata_storage.base.directory import Directory
@@ -270,7 +270,7 @@ class StorageMember:
         await running.app.until_ready()
 
     async def _named_replicas(self, presence: NodePresence) -> set[int]:
-        """Return the replicas that a nameserver named, once the metadata say where they are."""
+        """Return the replicas that a nameserver named, once their nodes are known."""
         await presence.registered.wait()
         wanted = {each.replica_id for each in presence.response.replicas}
         while not all(map(self._directory.node_of, wanted)):
@@ -460,9 +460,18 @@ class StorageMember:
             tasks.spawn(name, work)
 
     async def _sync_loop(self, cache: MetadataCache) -> None:
+        told = ""
         while True:
             await asyncio.sleep(self._options.metadata_sync_ms / 1_000)
-            await run_to_end(cache.sync)
+            try:
+                await run_to_end(cache.sync)
+            except MetadataStoreError as error:
+                # Nameservers have it all, and hosting makes sure of what it relies on.
+                if str(error) != told:
+                    self._logger.warning("metadata not synced", reason=str(error))
+                told = str(error)
+            else:
+                told = ""
 
     async def _wait_for_nameserver(self, presence: NodePresence) -> None:
         try:

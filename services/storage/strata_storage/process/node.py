@@ -48,7 +48,7 @@ from strata_storage.tiering.node import tiering_of
 from strata_storage.tiering.opening import OpenTier
 from strata_storage.upkeep.damage import DamageWatch
 from strata_storage.upkeep.expiry import Expiry
-from strata_storage.upkeep.group_snapshots import GroupSnapshots, drop_rows
+from strata_storage.upkeep.group_snapshots import GroupSnapshots
 from strata_storage.upkeep.instruments import (
     Instruments,
     observe_as_rocketmq,
@@ -168,7 +168,7 @@ class StorageNode:
             StateError: the row store failed.
             ValueError: hosted already, or removed (ReplicaEnded).
         """
-        self._removals.check(group.replica_id)
+        self._removals.check(group.raft_group, group.replica_id)
         prepared = await self._threads.flush(lambda: self._preparer.prepare(group))
         if prepared.lacks_tiered and not prepared.damage:
             damage = await self.tiering.refill(group)
@@ -240,7 +240,7 @@ class StorageNode:
         for plugin in self._plugins:
             plugin.removed(raft_group)
         self._keeping.checkpointer.removed(replica_id)
-        drop_rows(self._data.store, raft_group, replica_id)
+        self._removals.drop_rows(raft_group, replica_id)
 
     def leftovers(self) -> dict[int, int]:
         """Return raft groups by replica id of what the log has and nobody hosts."""
@@ -439,7 +439,7 @@ class StorageNode:
         trims, now_ms = leader.trims, leader.proposer.now_ms
         default_ms = self._options.retention.default_ms
         try:
-            async with trims.turn:
+            async with trims.turn():
                 async for trim in plan_trims(
                     engine.machine,
                     self._cluster.retention,

@@ -1,16 +1,20 @@
 """The messages that a leader still has to upload to the tier, and the plan of the next object.
 
 It holds references, not messages: per queue an offset, a number of bytes and a time. Deciding is
-sync and reads rows only; `scan` does a bounded piece of that, so the caller can give other tasks
-their turn of the event loop.
+sync and reads rows only; `scan` does a bounded piece of that, and others take a step per queue, so
+the caller can give other tasks their turn of the event loop. Nothing looks at all queues in one
+step: there may be a hundred thousand.
 
-Invariant: a queue without an entry here has nothing to upload, or is found by the next `rescan`.
+Invariants: a queue without an entry here has nothing to upload, or is found by the next `rescan`.
+The bytes of a space are those of its queues that wait; its heap holds all of these, and has one of
+them at its front.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush
 from itertools import islice
 from typing import Protocol
 
@@ -26,17 +30,18 @@ QueueKey = tuple[int, int]
 # Queues that one scrape looks at.
 _COUNTED_QUEUES_MAX = 10_000
 
-# Behind every time.
-_NEVER_MS = 1 << 63
-
 
 class _Waiting:
-    """Messages that wait in one queue: offsets `first` .. `seen` - 1 were read."""
+    """Messages that wait in one queue: offsets `first` .. `seen` - 1 were read.
 
-    __slots__ = ("first", "message_bytes", "seen", "since_ms", "space")
+    `number` tells it from an earlier one of the same queue; later ones have greater numbers.
+    """
 
-    def __init__(self, first: int, space: str) -> None:
+    __slots__ = ("first", "message_bytes", "number", "seen", "since_ms", "space")
+
+    def __init__(self, first: int, space: str, number: int) -> None:
         self.space = space
+        self.number = number
         self.first = first
         self.seen = first
         self.message_bytes = 0
@@ -62,13 +67,22 @@ def _default_space(_: int) -> str:
 
 
 class _OfSpace:
-    """Messages of one space that wait."""
+    """Messages of one space that wait.
 
-    __slots__ = ("message_bytes", "oldest_ms")
+    `queues` is a heap of (time of the oldest message, number, queue). An entry of what waits no
+    more goes when it comes to the front, which it does as objects are made.
+    """
+
+    __slots__ = ("message_bytes", "queues")
 
     def __init__(self) -> None:
         self.message_bytes = 0
-        self.oldest_ms = _NEVER_MS
+        self.queues: list[tuple[int, int, QueueKey]] = []
+
+    @property
+    def oldest_ms(self) -> int:
+        """Store time of the oldest message; there is one."""
+        return self.queues[0][0]
 
 
 class Backlog:
@@ -85,8 +99,10 @@ class Backlog:
     __slots__ = (
         "_is_tiered",
         "_machine",
+        "_next_number",
         "_options",
         "_space_of",
+        "_spaces",
         "_unknown",
         "_unseen",
         "_uploaded",
@@ -108,6 +124,8 @@ class Backlog:
         self._is_tiered = is_tiered
         self._options = options
         self._waiting: dict[QueueKey, _Waiting] = {}
+        self._spaces: dict[str, _OfSpace] = {}
+        self._next_number = 0
         # Queues with messages that were not looked at. Taken from its front, which only an
         # OrderedDict does without passing over all that went before.
         self._unseen: OrderedDict[QueueKey, None] = OrderedDict()
@@ -120,13 +138,12 @@ class Backlog:
     @property
     def message_bytes(self) -> int:
         """Bytes that are known to wait: of each queue not much more than one object's."""
-        return sum(waiting.message_bytes for waiting in self._waiting.values())
+        return sum(of_space.message_bytes for of_space in self._spaces.values())
 
     @property
     def oldest_ms(self) -> int | None:
         """Store time of the oldest message that is known to wait."""
-        times = [each.since_ms for each in self._waiting.values() if each.since_ms is not None]
-        return min(times, default=None)
+        return min((each.oldest_ms for each in self._spaces.values()), default=None)
 
     def messages_behind(self) -> int:
         """Return how many offsets wait; looks at the queue rows, which are in memory as a rule.
@@ -148,24 +165,31 @@ class Backlog:
         self._unseen[topic_id, queue] = None
 
     def rescan(self) -> Iterator[None]:
-        """Find all queues with something to upload; a step per queue row."""
+        """Find all queues with something to upload; a step per queue row.
+
+        Those that retention overtook since they were looked at are looked at anew.
+        """
         for topic_id, queue, row in self._machine.rows.queues.all():
-            if self._first(topic_id, queue, row) < row.next_offset:
+            first = self._first(topic_id, queue, row)
+            waiting = self._waiting.get((topic_id, queue))
+            is_overtaken = waiting is not None and waiting.first < first
+            if first < row.next_offset or is_overtaken:
                 self._unseen[topic_id, queue] = None
             yield
 
-    def committed(self) -> None:
-        """Take in that what was dispatched is in the tier."""
-        for key, waiting in list(self._waiting.items()):
-            row = self._machine.queues.get(*key)
-            if row is None or self._first(*key, row) > waiting.first:
+    def committed(self, dispatch: Iterable[OffsetRange]) -> Iterator[None]:
+        """Take in that what was dispatched is in the tier, or was given up; a step per queue."""
+        for each in dispatch:
+            key = each.topic_id, each.queue
+            if self._remove(key):
                 # Looked at anew from where it begins now.
-                del self._waiting[key]
                 self._unseen[key] = None
+            yield
 
     def forget(self) -> None:
         """Forget all that waits, until the next `rescan`."""
         self._waiting.clear()
+        self._spaces.clear()
         self._unseen.clear()
         self._unknown.clear()
 
@@ -175,7 +199,11 @@ class Backlog:
         self._unseen |= unknown
 
     def scan(self, max_rows: int) -> bool:
-        """Look at consume queue rows that came since the last time; False: there are more."""
+        """Look at what came since the last time; False: there is more.
+
+        Args:
+            max_rows: consume queue rows, and queues, looked at.
+        """
         left = max_rows
         while self._unseen:
             if not left:
@@ -186,14 +214,15 @@ class Backlog:
             if row is None or not is_tiered:
                 left -= 1
                 del self._unseen[key]
-                self._waiting.pop(key, None)
+                self._remove(key)
                 if is_tiered is None and row is not None:
                     self._unknown[key] = None
                 continue
             first = self._first(*key, row)
             waiting = self._waiting.get(key)
-            if waiting is None:
-                waiting = self._waiting[key] = _Waiting(first, self._space_of(key[0]))
+            if waiting is None or waiting.first < first:
+                # Retention overtook what was seen of it.
+                waiting = self._add(key, first)
             for base, run in self._machine.consume_queues.from_offset(*key, waiting.seen):
                 if waiting.message_bytes >= self._options.object_bytes:
                     # Enough for an object: the rest is looked at after that.
@@ -201,64 +230,113 @@ class Backlog:
                 if not left:
                     return False
                 left -= 1
-                waiting.take_in(base, run)
+                self._take_in(key, waiting, base, run)
+            # Queues of which nothing is left cost time, too.
+            left = max(left - 1, 0)
             del self._unseen[key]
             if waiting.since_ms is None:
                 # Nothing but offsets without a message: they go with the next one.
-                del self._waiting[key]
+                self._remove(key)
         return True
 
     def is_due(self, now_ms: int) -> bool:
         """Whether there is enough for an object, or something that waited for long enough."""
         options = self._options
         return any(
-            now_ms - waiting.oldest_ms >= options.flush_age_ms
-            or waiting.message_bytes >= options.object_bytes
-            for waiting in self._by_space().values()
+            now_ms - of_space.oldest_ms >= options.flush_age_ms
+            or of_space.message_bytes >= options.object_bytes
+            for of_space in self._spaces.values()
         )
 
-    def choose(self, now_ms: int = 0) -> list[OffsetRange]:
-        """Return what the next object holds: the queues that wait longest, up to its size.
+    def choose(self, ranges: list[OffsetRange], now_ms: int) -> Iterator[None]:
+        """Decide what the next object holds: the queues that wait longest, up to its size.
 
         All are of one space: that of the oldest message, if that waited for long enough by
-        `now_ms` or no space has enough for an object.
-        """
-        for key in [key for key in self._waiting if not self._is_wanted(key)]:
-            del self._waiting[key]
-        left_bytes = self._options.object_bytes
-        ranges: list[OffsetRange] = []
-        space = self._next_space(now_ms)
-        of_space = [item for item in self._waiting.items() if item[1].space == space]
-        oldest_first = sorted(of_space, key=lambda item: item[1].since_ms or 0)
-        for key, waiting in oldest_first[: self._options.ranges_max]:
-            if left_bytes <= 0:
-                break
-            end = waiting.seen
-            if waiting.message_bytes > left_bytes:
-                end = self._cut(key, waiting, left_bytes)
-            ranges.append(OffsetRange(*key, waiting.first, end))
-            left_bytes -= waiting.message_bytes
-        return ranges
+        `now_ms` or no space has enough for an object. A step per queue.
 
-    def _by_space(self) -> dict[str, _OfSpace]:
-        found: dict[str, _OfSpace] = {}
-        for waiting in self._waiting.values():
-            of_space = found.get(waiting.space)
-            if of_space is None:
-                of_space = found[waiting.space] = _OfSpace()
-            of_space.message_bytes += waiting.message_bytes
-            if waiting.since_ms is not None:
-                of_space.oldest_ms = min(of_space.oldest_ms, waiting.since_ms)
-        return found
+        Args:
+            ranges: empty; where it is put, complete at the end.
+            now_ms: group time.
+        """
+        left_bytes = self._options.object_bytes
+        space = self._next_space(now_ms)
+        oldest_first = self._oldest_first(space)
+        while left_bytes > 0 and len(ranges) < self._options.ranges_max:
+            key = next(oldest_first, None)
+            if key is None:
+                return
+            if self._is_wanted(key):
+                waiting = self._waiting[key]
+                end = waiting.seen
+                if waiting.message_bytes > left_bytes:
+                    end = self._cut(key, waiting, left_bytes)
+                ranges.append(OffsetRange(*key, waiting.first, end))
+                left_bytes -= waiting.message_bytes
+            else:
+                self._remove(key)
+                if self._next_space(now_ms) != space:
+                    # It was chosen for messages that are not to be uploaded any more.
+                    ranges.clear()
+                    left_bytes = self._options.object_bytes
+                    space = self._next_space(now_ms)
+                    oldest_first = self._oldest_first(space)
+            yield
+
+    def _oldest_first(self, space: str) -> Iterator[QueueKey]:
+        """Yield the queues of a space, in order as far as they are asked for."""
+        of_space = self._spaces.get(space)
+        left = [] if of_space is None else of_space.queues.copy()
+        while left:
+            _, number, key = heappop(left)
+            if self._is_waiting(key, number):
+                yield key
 
     def _next_space(self, now_ms: int) -> str:
-        by_space = self._by_space()
-        oldest = min(by_space, key=lambda space: by_space[space].oldest_ms, default=DEFAULT_SPACE)
-        if not by_space or now_ms - by_space[oldest].oldest_ms >= self._options.flush_age_ms:
+        spaces = self._spaces
+        oldest = min(spaces, key=lambda space: spaces[space].oldest_ms, default=DEFAULT_SPACE)
+        if not spaces or now_ms - spaces[oldest].oldest_ms >= self._options.flush_age_ms:
             return oldest
-        fullest = max(by_space, key=lambda space: by_space[space].message_bytes)
-        is_full = by_space[fullest].message_bytes >= self._options.object_bytes
+        fullest = max(spaces, key=lambda space: spaces[space].message_bytes)
+        is_full = spaces[fullest].message_bytes >= self._options.object_bytes
         return fullest if is_full else oldest
+
+    # Each keeps the sums and the heaps of spaces as the module docstring says.
+
+    def _add(self, key: QueueKey, first: int) -> _Waiting:
+        self._remove(key)
+        self._next_number += 1
+        waiting = _Waiting(first, self._space_of(key[0]), self._next_number)
+        self._waiting[key] = waiting
+        return waiting
+
+    def _take_in(self, key: QueueKey, waiting: _Waiting, base: int, row: CqRow) -> None:
+        of_space = self._spaces.get(waiting.space)
+        if of_space is None:
+            of_space = self._spaces[waiting.space] = _OfSpace()
+        if waiting.since_ms is None:
+            heappush(of_space.queues, (row.store_time_ms, waiting.number, key))
+        of_space.message_bytes -= waiting.message_bytes
+        waiting.take_in(base, row)
+        of_space.message_bytes += waiting.message_bytes
+
+    def _remove(self, key: QueueKey) -> bool:
+        """Forget what waits of a queue; return whether anything did."""
+        waiting = self._waiting.pop(key, None)
+        if waiting is None:
+            return False
+        if waiting.since_ms is not None:
+            of_space = self._spaces[waiting.space]
+            of_space.message_bytes -= waiting.message_bytes
+            queues = of_space.queues
+            while queues and not self._is_waiting(queues[0][2], queues[0][1]):
+                heappop(queues)
+            if not queues:
+                del self._spaces[waiting.space]
+        return True
+
+    def _is_waiting(self, key: QueueKey, number: int) -> bool:
+        waiting = self._waiting.get(key)
+        return waiting is not None and waiting.number == number
 
     def _is_wanted(self, key: QueueKey) -> bool:
         return bool(self._is_tiered(key[0])) and self._machine.queues.get(*key) is not None

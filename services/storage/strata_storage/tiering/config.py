@@ -11,7 +11,7 @@ from strata_mq.tier_policy import TierLevel
 from strata_runtime.config import Section
 from strata_storage.tiering.options import LocalOptions, TieringOptions, UploadOptions
 from strata_storage.tiering.pace import PaceOptions
-from strata_tier.objects import check_home, space_prefix
+from strata_tier.objects import check_home
 from strata_tier.ranges import TierRetentionOptions
 from strata_tier.reads import TierReadOptions
 from strata_tier.store import StoreOptions
@@ -166,8 +166,6 @@ class TierConfig(Section):
     def _check_spaces(cls, value: dict[str, SpaceConfig]) -> dict[str, SpaceConfig]:
         if "" in value:
             raise ValueError("the default namespace uses `tier.url`")
-        for space in value:
-            space_prefix(space)
         return value
 
     def options(self) -> TieringOptions:

@@ -21,10 +21,9 @@ from strata_tier.objects import (
     Description,
     encode_archive,
     metadata_key,
-    metadata_prefix,
 )
 from strata_tier.store import ObjectStore, parts_of
-from strata_tier.upkeep import objects_under
+from strata_tier.upkeep import metadata_keys
 
 
 class MetadataSource(Protocol):
@@ -95,7 +94,6 @@ class MetadataPublisher:
         key = metadata_key(self._home, frozen.revision)
         await self._store.put(key, parts_of(parts), size_bytes=sum(map(len, parts)))
         self._published_revision = frozen.revision
-        prefix = metadata_prefix(self._home)
-        keys = [info.key async for info in objects_under(self._store, prefix)]
+        keys = await metadata_keys(self._store, self._home)
         if len(keys) > _KEPT:
             await self._store.delete(keys[:-_KEPT])

@@ -17,7 +17,6 @@ from strata_runtime.logs import get_logger
 from strata_seglog.errors import LogError
 from strata_seglog.log import CommitLog
 from strata_state.memory_store import MemoryStore
-from strata_state.metadata import MetadataStoreError
 from strata_state.ports import Row, StateError
 from strata_storage.group.engine import GroupEngine
 from strata_storage.tiering.parts import TieringParts
@@ -34,7 +33,7 @@ from strata_tier.ranges import RowTierMetadata, encode_manifest, manifest_of
 from strata_tier.store import StoreError, parts_of
 from strata_tier.upkeep import manifests_in
 
-PUBLISH_FAILURES = (StoreError, TierError, LogError, StateError, MetadataStoreError)
+PUBLISH_FAILURES = (StoreError, TierError, LogError, StateError)
 """Failures of a publication: what it needs is not there, or the store did not take it."""
 
 # Entries of messages that wait which one archive carries; what is beyond is named as missing.

@@ -11,6 +11,7 @@ Invariant: the log frees no message that this leader, or an earlier one, did not
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from strata_mq.commands import (
     DropKind,
@@ -43,6 +44,8 @@ from strata_tier.store import ObjectNotFoundError, ObjectTooShortError, StoreErr
 from strata_tier.upkeep import delete_objects
 
 _QUEUES_PER_TURN = 200
+# When the entry is applied, all ranges of a topic are looked up, and everything else waits.
+_TOPICS_PER_COMMAND = 200
 
 
 class TierRetention:
@@ -118,8 +121,9 @@ class TierRetention:
         at_once = self._options.queues_per_command
         for first in range(0, len(queues), at_once):
             await self._change(DropRanges(queues[first : first + at_once], now_ms))
-        if topics:
-            await self._change(DropTopics(list(topics), now_ms))
+        topic_ids = list(topics)
+        for first in range(0, len(topic_ids), _TOPICS_PER_COMMAND):
+            await self._change(DropTopics(topic_ids[first : first + _TOPICS_PER_COMMAND], now_ms))
 
     async def _change(self, change: TierChange) -> None:
         async with self._uploader.turn:
@@ -213,8 +217,13 @@ class TierRetention:
 
     async def _delete(self, now_ms: int) -> None:
         """Delete objects that were dropped long enough ago, a bounded number."""
-        tier = self._machine.tier
-        doomed = plan_deletes(tier.metadata, now_ms, self._work.options.retention)
+        metadata = self._machine.tier.metadata
+        # Reads all objects, of which there may be many.
+        planned = await self._work.run_read(
+            partial(plan_deletes, metadata, now_ms, self._work.options.retention)
+        )
+        # As it is now: rows may have changed meanwhile.
+        doomed = [held for held in planned if metadata.object(held.ref.object_id) == held]
         if not doomed:
             return
         object_ids = await delete_objects(self._place.stores, self._place.home, doomed)

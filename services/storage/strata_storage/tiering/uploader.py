@@ -8,7 +8,7 @@ object serves only after it was proven to be there, and that is an entry, too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from strata.storage.v1 import storage_pb2 as pb
@@ -110,9 +110,13 @@ class Uploader:
         except StateError as error:
             # Retention looks again.
             self._waits(error)
+        is_stale = False
         while self.leads:
             await asyncio.sleep(self._options.check_interval_ms / 1_000)
             try:
+                if is_stale:
+                    await self._rescan()
+                    is_stale = False
                 while self.leads and await self.step():
                     self.last_failure = ""
                     self._pauses.reset()
@@ -124,9 +128,8 @@ class Uploader:
                 self._logger.warning(
                     "upload is repeated", raft_group=self._engine.raft_group, reason=str(error)
                 )
+                is_stale = is_stale or isinstance(error, StaleEntryError)
                 await asyncio.sleep(self._pauses.next_s())
-                if isinstance(error, StaleEntryError):
-                    await self._rescan()
 
     def _waits(self, error: Exception) -> None:
         self._logger.info("upload waits", raft_group=self._engine.raft_group, reason=str(error))
@@ -148,7 +151,11 @@ class Uploader:
 
     async def rescan(self) -> None:
         """Look at all queues: policies may have changed, and a new leader knows none."""
-        for count, _ in enumerate(self.backlog.rescan(), 1):
+        await self._in_turns(self.backlog.rescan())
+
+    async def _in_turns(self, steps: Iterable[None]) -> None:
+        """Take all steps, a few before others get their turn of the event loop."""
+        for count, _ in enumerate(steps, 1):
             if count % self._options.rows_per_turn == 0:
                 await asyncio.sleep(0)
 
@@ -215,8 +222,11 @@ class Uploader:
             is_seen = self.backlog.scan(self._options.rows_per_turn)
         if not at_once and not self.backlog.is_due(self._leader.proposer.now_ms()):
             return False
+        ranges: list[OffsetRange] = []
         async with self.turn:
-            ranges = self.backlog.choose(self._leader.proposer.now_ms())
+            # Retention waits meanwhile. A topic that is dropped now is left out of the upload, like
+            # one that is dropped later.
+            await self._in_turns(self.backlog.choose(ranges, self._leader.proposer.now_ms()))
             if ranges:
                 await self.propose(encode_tier_dispatch(ranges))
         return bool(ranges)
@@ -227,12 +237,12 @@ class Uploader:
         began_s = self._work.clock.monotonic_s()
         queues = [await self._queue_runs(each) for each in dispatch if self._is_wanted(each)]
         if not queues:
-            await self._give_up()
+            await self._give_up(dispatch)
             return
         ref, plan = await self._uploaded(queues)
         async with self.turn:
             committed_ranges = await self._commit(ref, plan.ranges)
-        self.backlog.committed()
+        await self._in_turns(self.backlog.committed(dispatch))
         took_s = self._work.clock.monotonic_s() - began_s
         result = "committed" if committed_ranges else "given_up"
         self._work.instruments.objects.add(1, {"result": result})
@@ -292,11 +302,11 @@ class Uploader:
             if age_ms >= self._work.options.retention.orphan_ms / 2:
                 raise TierError(f"{plan.key} may be being deleted by a sweep of an earlier leader")
 
-    async def _give_up(self) -> None:
+    async def _give_up(self, dispatch: Sequence[OffsetRange]) -> None:
         """End a dispatch of which nothing is left to upload."""
         async with self.turn:
             await self.propose(encode_tier_change(TierChangeCommand(True, b"")))
-        self.backlog.committed()
+        await self._in_turns(self.backlog.committed(dispatch))
         self._work.instruments.objects.add(1, {"result": "given_up"})
 
     async def repair(self, object_id: int) -> bool:

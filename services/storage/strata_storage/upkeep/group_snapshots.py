@@ -6,16 +6,21 @@ applied index; the entries that rows point at travel beside it, in the log.
 An install is all or nothing: the mark in the local row is durable before the first old row goes,
 and the batch that takes the mark away is durable before anybody is told. A crash in between finds
 the mark and leaves no row (`claim_rows`).
+
+A disk that refuses a step of an install is told to the driver as a log without room: LogFull. It
+waits then, or begins anew; every step may be done again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from strata_mq.layout import LocalRow, RowKind, kind_prefix, raft_group_prefix
+from strata_multiraft import LogFull
 from strata_multiraft.base import SnapshotRows
 from strata_raft import SnapshotMetadata
-from strata_state.ports import RowCursor, StateStore
+from strata_state.ports import RowCursor, StateError, StateStore
 from strata_state.rows import GroupRows
 from strata_storage.rows.machine import GroupMachine
 
@@ -131,39 +136,63 @@ class GroupSnapshots:
         return self._is_installing
 
     def begin_install(self, snapshot: SnapshotMetadata) -> None:
-        """Mark the rows as incomplete, durably, then remove them."""
+        """Mark the rows as incomplete, durably, then remove them.
+
+        Raises:
+            LogFull: it is not certain that they are marked.
+        """
         self._is_installing = True
         mark = LocalRow(self._replica_id, snapshot.index, snapshot.term)
-        self._replace_all(mark)
+        with _may_be_full():
+            self._replace_all(mark)
 
     def install_rows(self, rows: SnapshotRows) -> None:
-        """Write rows of the snapshot."""
+        """Write rows of the snapshot.
+
+        Raises:
+            LogFull: they were not written.
+        """
         prefix = raft_group_prefix(self._machine.raft_group)
         batch = self._store.new_batch()
         for key, value in zip(rows.keys, rows.values, strict=True):
             batch.put(prefix + key, value)
-        self._store.write(batch)
+        with _may_be_full():
+            self._store.write(batch)
 
     def finish_install(self, snapshot: SnapshotMetadata) -> None:
         """Declare the rows complete; durable when it returns.
 
         Without a configuration row among them the raft group is as it began: a voter of then
         knows that from its `HostedGroup`, and a learner votes for nothing until an entry says so.
+
+        Raises:
+            LogFull: it is not certain that they are complete.
         """
         batch = self._store.new_batch()
         self._rows.local.put(batch, LocalRow(self._replica_id))
-        self._store.write(batch)
-        self._store.flush()
+        with _may_be_full():
+            self._store.write(batch)
+            self._store.flush()
         self._is_installing = False
 
     def abandon_install(self) -> None:
-        """Leave an empty replica; durable when it returns."""
-        self._replace_all(LocalRow(self._replica_id))
+        """Leave an empty replica; durable when it returns.
+
+        Raises:
+            LogFull: it is not certain that it is empty.
+        """
+        with _may_be_full():
+            self._replace_all(LocalRow(self._replica_id))
         self._is_installing = False
 
     def installed(self) -> None:
-        """Take in the rows that are there now. On the event loop."""
-        self._machine.reload()
+        """Take in the rows that are there now. On the event loop.
+
+        Raises:
+            LogFull: they cannot be read, or the files that stand beside them cannot be written.
+        """
+        with _may_be_full():
+            self._machine.reload()
         self._on_installed()
 
     def _replace_all(self, mark: LocalRow) -> None:
@@ -172,3 +201,16 @@ class GroupSnapshots:
         self._rows.local.put(batch, mark)
         self._store.write(batch)
         self._store.flush()
+
+
+@contextmanager
+def _may_be_full() -> Iterator[None]:
+    """Tell the driver that a step of an install failed, in the way that it knows.
+
+    Raises:
+        LogFull: in place of what rows, or files of the tier's metadata, raise.
+    """
+    try:
+        yield
+    except (StateError, OSError) as error:
+        raise LogFull(f"rows of a snapshot: {error}") from error

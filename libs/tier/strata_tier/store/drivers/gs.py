@@ -118,11 +118,10 @@ class GsStore:
         try:
             # In order: the store takes no other one.
             position = await send_parts(aiter(most), send, at_once=1)
-            answer = await self._send_last(key, upload, position, most.last)
+            return await self._send_last(key, upload, position, most)
         except BaseException:
             await self._forget(key, upload)
             raise
-        return self._stored(key, answer.json(), crc32c_text(most.crc32c))
 
     async def _put_whole(self, key: str, body: Part, condition: dict[str, str]) -> ObjectInfo:
         crc32c = crc32c_text(await self._requests.checksum(body))
@@ -139,8 +138,8 @@ class GsStore:
             {"Content-Type": f"multipart/related; boundary={boundary}"},
             (head.encode(), *body.buffers, f"\r\n--{boundary}--\r\n".encode()),
         )
-        answer = await self._requests.run(StoreOperation.PUT, key, request)
-        return self._stored(key, answer.json(), crc32c)
+        read = partial(self._stored, key, crc32c)
+        return await self._requests.run(StoreOperation.PUT, key, request, read=read)
 
     async def _begin(self, key: str, condition: dict[str, str]) -> str:
         """Begin a resumable upload; return its URL."""
@@ -151,32 +150,44 @@ class GsStore:
             {"Content-Type": "application/json"},
             (b"{}",),
         )
-        answer = await self._requests.run(StoreOperation.BEGIN_UPLOAD, key, request)
-        return answer.headers["Location"]
+
+        def location(answer: GsAnswer) -> str:
+            return answer.headers["Location"]
+
+        return await self._requests.run(StoreOperation.BEGIN_UPLOAD, key, request, read=location)
 
     async def _send_part(self, key: str, upload: str, position: int, part: Part) -> None:
         end = position + part.size_bytes
         headers = {"Content-Range": f"bytes {position}-{end - 1}/*"}
-        request = GsRequest("PUT", upload, headers=headers, body=part.buffers)
-        answer = await self._requests.run(StoreOperation.PUT_PART, key, request)
-        if answer.headers.get("Range", f"bytes=0-{end - 1}") != f"bytes=0-{end - 1}":
-            kept = answer.headers["Range"]
-            raise StoreUnavailableError(self.name, key, f"the store kept {kept} of {end} bytes")
+        request = GsRequest("PUT", upload, headers=headers, body=part.buffers, is_continued=True)
 
-    async def _send_last(self, key: str, upload: str, position: int, part: Part) -> GsAnswer:
+        def check(answer: GsAnswer) -> None:
+            kept = answer.headers.get("Range", f"bytes=0-{end - 1}")
+            if kept != f"bytes=0-{end - 1}":
+                raise StoreUnavailableError(self.name, key, f"the store kept {kept} of {end} bytes")
+
+        await self._requests.run(StoreOperation.PUT_PART, key, request, read=check)
+
+    async def _send_last(
+        self, key: str, upload: str, position: int, parts: _AllButLast
+    ) -> ObjectInfo:
+        part = parts.last
         end = position + part.size_bytes
         headers = {"Content-Range": f"bytes {position}-{end - 1}/{end}"}
         request = GsRequest("PUT", upload, headers=headers, body=part.buffers)
-        return await self._requests.run(StoreOperation.END_UPLOAD, key, request)
+        read = partial(self._stored, key, crc32c_text(parts.crc32c))
+        return await self._requests.run(StoreOperation.END_UPLOAD, key, request, read=read)
 
     async def _forget(self, key: str, upload: str) -> None:
+        request = GsRequest("DELETE", upload)
         try:
-            await self._requests.run(StoreOperation.ABORT_UPLOAD, key, GsRequest("DELETE", upload))
+            await self._requests.run(StoreOperation.ABORT_UPLOAD, key, request, read=_ignored)
         except StoreError:
             return  # It is forgotten after a week anyway.
 
-    def _stored(self, key: str, told: dict[str, Any], crc32c: str) -> ObjectInfo:
+    def _stored(self, key: str, crc32c: str, answer: GsAnswer) -> ObjectInfo:
         """Check what the store says it has."""
+        told = answer.json()
         if told.get("crc32c", crc32c) != crc32c:
             raise CorruptTransferError(self.name, key, "the store has another checksum")
         return self._info(told)
@@ -191,22 +202,22 @@ class GsStore:
         ranged = {"Range": f"bytes={position}-{position + length - 1}"} if length else {}
         path = self._requests.object_path(self._prefix + key)
         request = GsRequest("GET", path, {"alt": "media"}, ranged)
-        answer = await self._requests.run(
+        body = await self._requests.run(
             StoreOperation.GET,
             key,
             request,
+            read=partial(self._body, key, position, length),
             download_bytes=announced,
-            check=partial(self._check, key, position, length),
         )
-        await self._gate.received(len(answer.body), announced)
-        return answer.body
+        await self._gate.received(len(body), announced)
+        return body
 
-    def _check(self, key: str, position: int, length: int | None, answer: GsAnswer) -> None:
+    def _body(self, key: str, position: int, length: int | None, answer: GsAnswer) -> bytes:
         if length is None:
             hashes = answer.headers.get("x-goog-hash", "")
             if "crc32c=" in hashes and f"crc32c={crc32c_of(answer.body)}" not in hashes:
                 raise CorruptTransferError(self.name, key, "another checksum than announced")
-            return
+            return answer.body
         size = answer.headers.get("Content-Range", "").rpartition("/")[2]
         end = position + length
         if answer.status == 206 and size.isdigit() and int(size) < end:
@@ -215,13 +226,17 @@ class GsStore:
             raise CorruptTransferError(
                 self.name, key, f"{len(answer.body)} bytes (status {answer.status}) for {length}"
             )
+        return answer.body
 
     async def head(self, key: str) -> ObjectInfo:
         """Describe an object; see the port."""
         check_key(key)
-        path = self._requests.object_path(self._prefix + key)
-        answer = await self._requests.run(StoreOperation.HEAD, key, GsRequest("GET", path))
-        return self._info(answer.json())
+        request = GsRequest("GET", self._requests.object_path(self._prefix + key))
+
+        def read(answer: GsAnswer) -> ObjectInfo:
+            return self._info(answer.json())
+
+        return await self._requests.run(StoreOperation.HEAD, key, request, read=read)
 
     async def list(self, prefix: str = "", after: str = "", limit: int = 1000) -> ObjectPage:
         """List objects; see the port."""
@@ -229,7 +244,11 @@ class GsStore:
         if after:
             query["startOffset"] = self._prefix + after  # It is part of the answer.
         request = GsRequest("GET", self._requests.object_path(""), query)
-        told = (await self._requests.run(StoreOperation.LIST, "", request)).json()
+        read = partial(self._page, prefix, after, limit)
+        return await self._requests.run(StoreOperation.LIST, "", request, read=read)
+
+    def _page(self, prefix: str, after: str, limit: int, answer: GsAnswer) -> ObjectPage:
+        told = answer.json()
         infos = [self._info(item) for item in told.get("items", ())]
         wanted = [info for info in infos if info.key > after]
         more = "nextPageToken" in told or len(wanted) > limit
@@ -243,9 +262,9 @@ class GsStore:
         for key in keys:
             check_key(key)
         for key in keys:
-            path = self._requests.object_path(self._prefix + key)
+            request = GsRequest("DELETE", self._requests.object_path(self._prefix + key))
             try:
-                await self._requests.run(StoreOperation.DELETE, key, GsRequest("DELETE", path))
+                await self._requests.run(StoreOperation.DELETE, key, request, read=_ignored)
             except ObjectNotFoundError:
                 continue
 
@@ -261,3 +280,7 @@ class GsStore:
         modified = datetime.fromisoformat(told["updated"])
         key = told["name"].removeprefix(self._prefix)
         return ObjectInfo(key, int(told["size"]), round(modified.timestamp() * 1000))
+
+
+def _ignored(answer: GsAnswer) -> None:
+    """Read nothing: that the store answered with a success is all."""

@@ -12,7 +12,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import google.auth
@@ -41,6 +41,8 @@ from strata_tier.store.retrying import RequestGate, StoreOperation
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
+
+Result = TypeVar("Result")
 
 HOST = "storage.googleapis.com"
 ENDPOINT = f"https://{HOST}"
@@ -71,6 +73,7 @@ class GsRequest:
         query: parameters of the URL.
         headers: of HTTP.
         body: buffers that are joined when it is sent.
+        is_continued: whether the answer must ask for more of an upload (308), not end it.
     """
 
     method: str
@@ -78,6 +81,7 @@ class GsRequest:
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: tuple[Buffer, ...] = ()
+    is_continued: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,7 @@ class GsAnswer:
     """A response.
 
     Attributes:
-        status: of HTTP, below 400.
+        status: of HTTP: that of a success.
         headers: any spelling finds them.
         body: all of it.
     """
@@ -158,24 +162,22 @@ class GsRequests:
         key: str,
         request: GsRequest,
         *,
+        read: Callable[[GsAnswer], Result],
         download_bytes: int = 0,
-        check: Callable[[GsAnswer], None] | None = None,
-    ) -> GsAnswer:
+    ) -> Result:
         """Do one request, repeated by the gate.
 
         Args:
             operation: what it does.
             key: the object it is about.
             request: what is sent.
+            read: makes the result out of the answer, in a thread; what it raises for an answer
+                that is not what was asked for fails the request.
             download_bytes: length of the body it receives, 0 if that is not known.
-            check: raises a `StoreError` for an answer that is not what was asked for.
         """
 
-        def send() -> GsAnswer:
-            answer = self._send(key, request)
-            if check is not None:
-                check(answer)
-            return answer
+        def send() -> Result:
+            return read(self._send(key, request))
 
         call = partial(self._threads.run, send)
         upload_bytes = sum(map(len, request.body))
@@ -223,7 +225,8 @@ class GsRequests:
             raise StoreUnavailableError(self.gate.store, key, str(error)) from error
         except GoogleAuthError as error:
             raise RefusedError(self.gate.store, key, str(error)) from error
-        if answer.status >= 400:
+        # A redirect is none of the store's: some proxy wants to show a page.
+        if not (answer.status == 308 if request.is_continued else 200 <= answer.status < 300):
             raise self._error(key, answer.status, answer.data)
         return GsAnswer(answer.status, answer.headers, answer.data)
 

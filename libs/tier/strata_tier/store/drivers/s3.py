@@ -12,18 +12,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from strata_tier.store.credentials import S3Credentials
 from strata_tier.store.drivers.bodies import Part, chained, parts_in
 from strata_tier.store.drivers.ranges import length_to_ask
 from strata_tier.store.drivers.s3_errors import UploadGoneError, of_code
-from strata_tier.store.drivers.s3_requests import (
-    S3Location,
-    S3Requests,
-    answered_ms,
-    stamp_ms,
-)
+from strata_tier.store.drivers.s3_requests import S3Location, S3Requests, stamp_ms
 from strata_tier.store.drivers.s3_upload import MultipartUpload
 from strata_tier.store.ports import (
     Body,
@@ -36,9 +31,6 @@ from strata_tier.store.ports import (
     check_key,
 )
 from strata_tier.store.retrying import RequestGate, StoreOperation
-
-if TYPE_CHECKING:
-    from types_boto3_s3.type_defs import PutObjectOutputTypeDef
 
 MAX_DELETED_AT_ONCE = 1000
 
@@ -80,15 +72,13 @@ class S3Store:
     async def _put_whole(self, key: str, body: Part, condition: dict[str, Any]) -> ObjectInfo:
         path = self._requests.path(key)
 
-        def put() -> PutObjectOutputTypeDef:
-            return self._client.put_object(
+        def put() -> ObjectInfo:
+            answer = self._client.put_object(
                 Bucket=self._bucket, Key=path, Body=body.joined(), **condition
             )
+            return ObjectInfo(key, body.size_bytes, self._requests.stored_ms(key, answer))
 
-        answer = await self._requests.run(
-            StoreOperation.PUT, key, put, upload_bytes=body.size_bytes
-        )
-        return ObjectInfo(key, body.size_bytes, answered_ms(answer))
+        return await self._requests.run(StoreOperation.PUT, key, put, upload_bytes=body.size_bytes)
 
     async def _put_parts(
         self, key: str, parts: AsyncIterator[Part], condition: dict[str, Any]
@@ -150,26 +140,28 @@ class S3Store:
     async def head(self, key: str) -> ObjectInfo:
         """Describe an object; see the port."""
         check_key(key)
-        head = partial(self._client.head_object, Bucket=self._bucket, Key=self._requests.path(key))
+
+        def head() -> ObjectInfo:
+            answer = self._client.head_object(Bucket=self._bucket, Key=self._requests.path(key))
+            return ObjectInfo(key, answer["ContentLength"], stamp_ms(answer["LastModified"]))
+
         try:
-            answer = await self._requests.run(StoreOperation.HEAD, key, head)
+            return await self._requests.run(StoreOperation.HEAD, key, head)
         except ObjectNotFoundError:
             # An answer to HEAD has no body: a missing bucket looks the same.
             await self.list(key, limit=1)
             raise
-        return ObjectInfo(key, answer["ContentLength"], stamp_ms(answer["LastModified"]))
 
     async def list(self, prefix: str = "", after: str = "", limit: int = 1000) -> ObjectPage:
         """List objects; see the port."""
         start: dict[str, Any] = {"StartAfter": self._requests.path(after)} if after else {}
-        page = partial(
-            self._client.list_objects_v2,
-            Bucket=self._bucket,
-            Prefix=self._requests.path(prefix),
-            MaxKeys=limit,
-            **start,
+        page = partial(self._page, prefix, limit, start)
+        return await self._requests.run(StoreOperation.LIST, "", page)
+
+    def _page(self, prefix: str, limit: int, start: dict[str, Any]) -> ObjectPage:
+        answer = self._client.list_objects_v2(
+            Bucket=self._bucket, Prefix=self._requests.path(prefix), MaxKeys=limit, **start
         )
-        answer = await self._requests.run(StoreOperation.LIST, "", page)
         skipped = len(self._requests.location.prefix)
         infos = tuple(
             ObjectInfo(found["Key"][skipped:], found["Size"], stamp_ms(found["LastModified"]))

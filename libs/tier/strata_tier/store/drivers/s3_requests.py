@@ -20,7 +20,7 @@ from strata_tier.store.credentials import S3Credentials
 from strata_tier.store.drivers.s3_dialects import S3Dialect
 from strata_tier.store.drivers.s3_errors import translated
 from strata_tier.store.drivers.threads import Threads
-from strata_tier.store.ports import CorruptTransferError, StoreError
+from strata_tier.store.ports import CorruptTransferError, StoreError, StoreUnavailableError
 from strata_tier.store.retrying import RequestGate, StoreOperation
 
 if TYPE_CHECKING:
@@ -93,7 +93,8 @@ class S3Requests:
         Args:
             operation: what it does.
             key: the object it is about.
-            call: blocks, and may raise what boto3 raises.
+            call: blocks, and may raise what boto3 raises; makes the result out of the answer, so
+                that the gate sees an answer that nobody expects.
             upload_bytes: length of the body it sends.
             download_bytes: length of the body it receives, 0 if that is not known.
         """
@@ -111,6 +112,16 @@ class S3Requests:
             operation, key, once, upload_bytes=upload_bytes, download_bytes=download_bytes
         )
 
+    def stored_ms(self, key: str, answer: Mapping[str, Any]) -> int:
+        """When the store took an object, by its own clock; 0 if it did not say a time.
+
+        Raises:
+            StoreUnavailableError: the answer names no object: a proxy gave it, not the store.
+        """
+        if not answer.get("ETag"):
+            raise StoreUnavailableError(self.gate.store, key, "unexpected answer: it has no ETag")
+        return _answered_ms(answer)
+
     def error(self, error: BotoCoreError | ClientError, key: str) -> StoreError:
         """The port's error."""
         return translated(error, self.gate.store, key)
@@ -127,10 +138,13 @@ def stamp_ms(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def answered_ms(answer: Mapping[str, Any]) -> int:
-    """When the store gave this answer, by its own clock; 0 if it did not say."""
-    date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
-    return stamp_ms(parsedate_to_datetime(date)) if date else 0
+def _answered_ms(answer: Mapping[str, Any]) -> int:
+    """When the store gave this answer, by its own clock; 0 if it did not say a time."""
+    date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
+    try:
+        return stamp_ms(parsedate_to_datetime(date))
+    except (ValueError, OverflowError):
+        return 0
 
 
 def _client(location: S3Location, credentials: S3Credentials | None, gate: RequestGate) -> S3Client:

@@ -14,13 +14,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from strata_tier.store.drivers.bodies import Part
-from strata_tier.store.drivers.s3_requests import S3Requests, answered_ms
+from strata_tier.store.drivers.s3_requests import S3Requests
 from strata_tier.store.drivers.sending import send_parts
 from strata_tier.store.ports import StoreError
 from strata_tier.store.retrying import StoreOperation
 
 if TYPE_CHECKING:
-    from types_boto3_s3.type_defs import CompletedPartTypeDef, UploadPartOutputTypeDef
+    from types_boto3_s3.type_defs import CompletedPartTypeDef
 
 MAX_PARTS = 10_000
 # Time that parts on their way get to end before an abort.
@@ -56,14 +56,15 @@ class MultipartUpload:
         algorithm: dict[str, Any] = (
             {"ChecksumAlgorithm": "CRC32"} if requests.location.dialect.checksums else {}
         )
-        begin = partial(
-            requests.client.create_multipart_upload,
-            Bucket=requests.location.bucket,
-            Key=requests.path(key),
-            **algorithm,
-        )
-        answer = await requests.run(StoreOperation.BEGIN_UPLOAD, key, begin)
-        return cls(requests, key, answer["UploadId"])
+
+        def begin() -> str:
+            answer = requests.client.create_multipart_upload(
+                Bucket=requests.location.bucket, Key=requests.path(key), **algorithm
+            )
+            return answer["UploadId"]
+
+        upload_id = await requests.run(StoreOperation.BEGIN_UPLOAD, key, begin)
+        return cls(requests, key, upload_id)
 
     async def send(self, parts: AsyncIterator[Part]) -> None:
         """Send parts, as many at once as the options allow; no more than these are held.
@@ -80,18 +81,19 @@ class MultipartUpload:
         if number > MAX_PARTS:
             raise ValueError(f"{self._key}: more than {MAX_PARTS} parts")
 
-        def send() -> UploadPartOutputTypeDef:
+        def send() -> CompletedPartTypeDef:
             with self._on_its_way():
-                return self._requests.client.upload_part(
+                answer = self._requests.client.upload_part(
                     **self._names, PartNumber=number, Body=part.joined()
                 )
+            sent: CompletedPartTypeDef = {"PartNumber": number, "ETag": answer["ETag"]}
+            if "ChecksumCRC32" in answer:
+                sent["ChecksumCRC32"] = answer["ChecksumCRC32"]
+            return sent
 
-        answer = await self._requests.run(
+        self._sent[number] = await self._requests.run(
             StoreOperation.PUT_PART, self._key, send, upload_bytes=part.size_bytes
         )
-        self._sent[number] = {"PartNumber": number, "ETag": answer["ETag"]}
-        if "ChecksumCRC32" in answer:
-            self._sent[number]["ChecksumCRC32"] = answer["ChecksumCRC32"]
 
     @contextmanager
     def _on_its_way(self) -> Iterator[None]:
@@ -114,14 +116,14 @@ class MultipartUpload:
                 is one reason; then the object is there.
         """
         parts = [self._sent[number] for number in sorted(self._sent)]
-        complete = partial(
-            self._requests.client.complete_multipart_upload,
-            **self._names,
-            MultipartUpload={"Parts": parts},
-            **condition,
-        )
-        answer = await self._requests.run(StoreOperation.END_UPLOAD, self._key, complete)
-        return answered_ms(answer)
+
+        def complete() -> int:
+            answer = self._requests.client.complete_multipart_upload(
+                **self._names, MultipartUpload={"Parts": parts}, **condition
+            )
+            return self._requests.stored_ms(self._key, answer)
+
+        return await self._requests.run(StoreOperation.END_UPLOAD, self._key, complete)
 
     async def abort(self) -> None:
         """Tell the store to forget the parts; an error leaves them to `remove_leftovers`.

@@ -1,23 +1,57 @@
-"""Bodies as RocketMQ's tools read them.
+"""Bodies as RocketMQ's tools read them, and bodies of many megabytes.
 
 Java writes a map whose keys are objects as JSON with objects in front of the colons; its tools read
 nothing else.
+
+A list of all topics or consumer groups is written piece by piece. A thread would not help: a call
+of the JSON encoder holds the interpreter until it is done.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
+from strata_broker.base.slices import slices
 from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.remoting.addresses import broker_name_of
-from strata_broker.remoting.answers import VERSION
+from strata_broker.remoting.answers import VERSION, json_body
 from strata_broker.remoting.queue_ids import queue_numbers
 from strata_remoting import RemotingCommand, ResponseCode
 
+Row = TypeVar("Row")
+
+LONG_SLICE = 1_000
+"""Rows of a long body that are handled without a pause."""
+
 OBJECT_KEYS = "$object keys"
 """Key of a dictionary that stands for a map with objects as keys; its value: a list of pairs."""
+
+
+async def long_list(head: Mapping[str, object], name: str, values: Sequence[object]) -> bytes:
+    """Return a body in JSON with the fields of `head`, at least one, and a list behind them."""
+    return await _long(head, name, "[]", values, list)
+
+
+async def long_table(
+    head: Mapping[str, object], name: str, pairs: Sequence[tuple[str, object]]
+) -> bytes:
+    """Do the same with a table, of which each key occurs once."""
+    return await _long(head, name, "{}", pairs, dict)
+
+
+async def _long(
+    head: Mapping[str, object],
+    name: str,
+    brackets: str,
+    rows: Sequence[Row],
+    shown: Callable[[Sequence[Row]], object],
+) -> bytes:
+    pieces = [json_body(shown(some))[1:-1] async for some in slices(rows, LONG_SLICE)]
+    opening, closing = brackets.encode()[:1], brackets.encode()[1:]
+    begin = json_body(head)[:-1] + b"," + json_body(name) + b":" + opening
+    return begin + b",".join(pieces) + closing + b"}"
 
 
 def object_keyed(pairs: Iterable[tuple[dict[str, Any], Any]]) -> dict[str, Any]:

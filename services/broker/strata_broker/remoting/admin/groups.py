@@ -7,12 +7,12 @@ from contextlib import suppress
 from typing import Any
 
 from strata.admin.v1 import admin_pb2
-from strata_broker.remoting.admin.bodies import DATA_VERSION
+from strata_broker.remoting.admin.bodies import DATA_VERSION, long_table
 from strata_broker.remoting.admin.group_configs import shown_group, wanted_group
 from strata_broker.remoting.admin.listing import ResourceListing
 from strata_broker.remoting.admin.operator_face import AlreadyThere, OperatorFace
 from strata_broker.remoting.admin.places import AdminPlaces
-from strata_broker.remoting.answers import RemotingRefusal, succeeded, with_json
+from strata_broker.remoting.answers import RemotingRefusal, succeeded, with_body, with_json
 from strata_broker.remoting.exchange import Exchange, Handler
 from strata_broker.remoting.json_bodies import objects_in, read_object
 from strata_mq.access import Action
@@ -118,12 +118,8 @@ class AdminGroups:
             RemotingRefusal: the answer would be too large, or the call was refused.
         """
         table = await self._listing.groups(exchange, lambda row: (row.name, shown_group(row)))
-        shown = {
-            "dataVersion": DATA_VERSION,
-            "forbiddenTable": {},
-            "subscriptionGroupTable": dict(table),
-        }
-        return with_json(exchange.request, shown)
+        head = {"dataVersion": DATA_VERSION, "forbiddenTable": {}}
+        return with_body(exchange.request, await long_table(head, "subscriptionGroupTable", table))
 
     async def _put(self, data: dict[str, Any], exchange: Exchange) -> None:
         group = wanted_group(data)

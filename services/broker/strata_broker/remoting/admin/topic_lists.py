@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from strata_broker.base.slices import slices
 from strata_broker.remoting.addresses import broker_names
+from strata_broker.remoting.admin.bodies import LONG_SLICE, long_list
 from strata_broker.remoting.admin.listing import ResourceListing
 from strata_broker.remoting.admin.places import AdminPlaces
-from strata_broker.remoting.answers import with_json
+from strata_broker.remoting.answers import with_body
 from strata_broker.remoting.exchange import Exchange, Handler
 from strata_mq.requests import RETRY_PREFIX
 from strata_remoting import AdminCode, RemotingCommand
@@ -45,10 +47,18 @@ class AdminTopicLists:
         Raises:
             RemotingRefusal: the answer would be too large, or the call was refused.
         """
-        names = set(await self._listing.topics(exchange, lambda row: row.name))
-        names.update(await self._listing.groups(exchange, lambda row: RETRY_PREFIX + row.name))
-        self._listing.check_bytes(sum(len(name) + len('"",') for name in names))
-        return self._listed(exchange, sorted(names))
+        names = await self._listing.topics(exchange, lambda row: row.name)
+        names += await self._listing.groups(exchange, lambda row: RETRY_PREFIX + row.name)
+        # Two sorted runs cost no more than a copy.
+        names.sort()
+        once: dict[str, None] = {}
+        size_bytes = 0
+        async for some in slices(names, LONG_SLICE):
+            new = [name for name in dict.fromkeys(some) if name not in once]
+            once.update(dict.fromkeys(new))
+            size_bytes += sum(len(name) + len('"",') for name in new)
+            self._listing.check_bytes(size_bytes)
+        return await self._listed(exchange, list(once))
 
     async def of_cluster(self, exchange: Exchange) -> RemotingCommand:
         """Answer with the topics of a cluster: all, or none if the cluster is another one.
@@ -57,16 +67,18 @@ class AdminTopicLists:
             RemotingRefusal: the answer would be too large, or the call was refused.
         """
         if exchange.request.text("cluster") != self._places.cluster_name:
-            return self._listed(exchange, ())
-        return self._listed(exchange, await self._listing.topics(exchange, lambda row: row.name))
+            return await self._listed(exchange, ())
+        names = await self._listing.topics(exchange, lambda row: row.name)
+        return await self._listed(exchange, names)
 
     async def system(self, exchange: Exchange) -> RemotingCommand:
         """Answer with topics that RocketMQ makes for itself: the names of cluster and brokers."""
-        return self._listed(exchange, [self._places.cluster_name, *broker_names()])
+        return await self._listed(exchange, [self._places.cluster_name, *broker_names()])
 
     async def none(self, exchange: Exchange) -> RemotingCommand:
         """Answer with no topic: there are no units."""
-        return self._listed(exchange, ())
+        return await self._listed(exchange, ())
 
-    def _listed(self, exchange: Exchange, names: Sequence[str]) -> RemotingCommand:
-        return with_json(exchange.request, {"brokerAddr": None, "topicList": list(names)})
+    async def _listed(self, exchange: Exchange, names: Sequence[str]) -> RemotingCommand:
+        body = await long_list({"brokerAddr": None}, "topicList", names)
+        return with_body(exchange.request, body)

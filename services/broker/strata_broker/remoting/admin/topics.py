@@ -11,6 +11,7 @@ from strata_broker.metadata.metadata import TopicRow
 from strata_broker.remoting.addresses import broker_name_of
 from strata_broker.remoting.admin.bodies import (
     DATA_VERSION,
+    long_table,
     object_keyed,
     shown_queue,
     with_object_keys,
@@ -19,7 +20,7 @@ from strata_broker.remoting.admin.listing import ResourceListing
 from strata_broker.remoting.admin.operator_face import AlreadyThere, OperatorFace
 from strata_broker.remoting.admin.places import AdminPlaces
 from strata_broker.remoting.admin.topic_configs import WantedTopic, shown_topic, wanted_topic
-from strata_broker.remoting.answers import RemotingRefusal, succeeded, with_json
+from strata_broker.remoting.answers import RemotingRefusal, succeeded, with_body, with_json
 from strata_broker.remoting.exchange import Exchange, Handler
 from strata_broker.remoting.json_bodies import objects_in, read_object
 from strata_broker.remoting.queue_ids import known_topic
@@ -163,8 +164,9 @@ class AdminTopics:
             is_here = broker_name_of(row.name) in here
             return (row.name, shown_topic(row, row.queue_count)) if is_here else None
 
-        table = dict(await self._listing.topics(exchange, shown))
-        return with_json(exchange.request, {"dataVersion": DATA_VERSION, "topicConfigTable": table})
+        table = await self._listing.topics(exchange, shown)
+        head = {"dataVersion": DATA_VERSION}
+        return with_body(exchange.request, await long_table(head, "topicConfigTable", table))
 
     async def stats(self, exchange: Exchange) -> RemotingCommand:
         """Answer with the first and the next offset of each queue, and its last store time.

@@ -93,7 +93,7 @@ class Timers:
         self._logger = get_logger("storage")
         resolver.on_resolved = self._resolved
         resolver.on_undone = self._undone
-        forwards.on_returned = self._window.add
+        forwards.on_returned = self._add
 
     def __len__(self) -> int:
         return len(self._window) + len(self._unreadable)

@@ -1,0 +1,49 @@
+"""A node without room for its copy of the metadata goes on, and takes changes in later."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import structlog
+
+from strata_state.metadata import MetadataStoreError
+from strata_storage.process.member_setup import MemberOptions
+from strata_testing import until
+from tests.integration.storage.storage_cluster import ClusterUnderTest
+
+
+@pytest.mark.parametrize("step", ["write", "sync"])
+async def test_a_replica_is_hosted_when_the_copy_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Neither the change that wants it nor its syncs end the process while the disk is full."""
+    async with ClusterUnderTest(tmp_path) as cluster:
+        (name,) = await cluster.add(1)
+        under_test = cluster.members[name]
+        member = under_test.member
+        assert member is not None
+        assert member._running is not None
+        cache, store = member._running.cache, member._running.store
+        refused: list[str] = []
+
+        def refuse(*_: object) -> NoReturn:
+            refused.append(step)
+            raise MetadataStoreError("No space left on device")
+
+        monkeypatch.setattr(member, "_options", MemberOptions(metadata_sync_ms=1))
+        with monkeypatch.context() as full, structlog.testing.capture_logs() as lines:
+            full.setattr(store, step, refuse)
+            syncing = asyncio.ensure_future(member._sync_loop(cache))
+            cluster.stub.make_group(1, [name], [(0, 4096)])
+            await until(lambda: len(refused) > 3)
+            assert not syncing.done()
+            assert not under_test.fatal
+            assert not member.app.node.hosted()
+        told = [each for each in lines if each["event"] == "metadata not synced"]
+        assert len(told) == (step == "sync")
+        assert await cluster.until_led(1) == name
+        assert not syncing.done()
+        syncing.cancel()
