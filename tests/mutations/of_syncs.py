@@ -216,8 +216,8 @@ OF_SYNCS = (
         "metadata-install-begins-without-sync",
         21,
         "services/nameserver/strata_nameserver/state/snapshots.py",
-        ("        self._store.sync()\n        self._drop_rows()"),
-        "        self._drop_rows()",
+        ("            self._store.sync()\n            self._drop_rows()"),
+        "            self._drop_rows()",
         (
             "tests/unit/nameserver/test_power_loss.py::test_an_install_that_began_is_known_to_have_begun",
         ),
@@ -227,7 +227,7 @@ OF_SYNCS = (
         "metadata-install-ends-without-sync",
         21,
         "services/nameserver/strata_nameserver/state/snapshots.py",
-        ("[INSTALLING_KEY])\n        self._store.sync()\n\n    def abandon"),
+        ("[INSTALLING_KEY])\n            self._store.sync()\n\n    def abandon"),
         ("[INSTALLING_KEY])\n\n    def abandon"),
         ("tests/unit/nameserver/test_power_loss.py::test_an_install_that_ended_has_ended",),
         "assert not snapshots_on\\(lost\\)\\.is_installing\\(\\)",
@@ -236,7 +236,7 @@ OF_SYNCS = (
         "metadata-install-abandoned-without-sync",
         21,
         "services/nameserver/strata_nameserver/state/snapshots.py",
-        ("[APPLIED_KEY, INSTALLING_KEY])\n        self._store.sync()"),
+        ("[APPLIED_KEY, INSTALLING_KEY])\n            self._store.sync()"),
         "[APPLIED_KEY, INSTALLING_KEY])",
         (
             "tests/unit/nameserver/test_power_loss.py::test_an_install_that_was_given_up_leaves_nothing",

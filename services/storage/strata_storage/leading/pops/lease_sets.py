@@ -289,9 +289,9 @@ class LeaseSets:
         """
         if not self._passed or self._proposer.now_ms() - self._passed_since_ms < older_than_ms:
             return
-        there = ((key, found) for key, found in self._passed.items() if self._sets.get(key) is found)
         # The head of a queue that is about to end would be written behind its end, for good.
-        passed = [found for key, found in there if key[1:] not in self.held_queues]
+        stays = [found for key, found in self._passed.items() if key[1:] not in self.held_queues]
+        passed = [found for found in stays if self._sets.get(found.key) is found]
         self._passed.clear()
         if passed:
             self.propose([(lease_set, lease_set.leases.write_head()) for lease_set in passed])
