@@ -119,7 +119,7 @@ OF_STORAGE = (
     ),
     Mutation(
         "take-damaged-metadata-for-the-end",
-        22,
+        7,
         "libs/state/strata_state/metadata_rocksdb.py",
         "            self._there().status()\n",
         "            self._there().valid()\n",
