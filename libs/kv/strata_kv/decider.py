@@ -19,6 +19,10 @@ from strata_kv.model import ChangeKind, Engine
 from strata_kv.options import TableOptions
 from strata_kv.rows import MAX_KEY_BYTES, ItemChange, ItemRow, TableRow, encode_item
 
+# Beyond it, a time or a version plus one would not fit into a row.
+_MAX_NUMBER = 1 << 62
+_ENGINES: frozenset[int] = frozenset(Engine)
+
 _Key = tuple[int, bytes]
 """(table id, key)."""
 
@@ -214,6 +218,10 @@ class Decider:
                 )
             if operation.WhichOneof("change") is None:
                 raise _invalid("an operation must put, delete or check")
+            if max(operation.ttl_ms, operation.expires_at_ms, operation.version) > _MAX_NUMBER:
+                raise _invalid(f"times and versions are at most {_MAX_NUMBER}")
+        if request.engine and request.engine not in _ENGINES:
+            raise _invalid(f"engine {request.engine} is not known")
 
     def _after(
         self, table: TableRow, changes: Sequence[ItemChange], olds: Mapping[bytes, ItemRow | None]
@@ -323,7 +331,7 @@ def _change(
         if operation.ttl_ms and not expires_at_ms:
             expires_at_ms = now_ms + operation.ttl_ms
         created = table.revision + 1 if old is None else old.create_revision
-        version = operation.version or (1 if old is None else old.version + 1)
+        version = operation.version or (1 if old is None else min(old.version, _MAX_NUMBER) + 1)
         return ItemChange(
             ChangeKind.PUT,
             operation.key,

@@ -205,13 +205,14 @@ class TableMachine:
         Rows of when its items end are in the order of time: they go when that comes.
         """
         table = self.table(table_id)
+        # Somebody may follow a table to which nothing was written.
+        self._touched.add(table_id)
         if table is None:
             return
         self._engines[table.engine].drop(batch, table_id)
         batch.delete_range(*self._keys.all_changes(table_id))
         batch.delete(self._keys.table(table_id))
         self._keep(table_id, None)
-        self._touched.add(table_id)
 
     def _drop_expiries(self, batch: RowBatch, section: RequestEffects) -> None:
         """Stage the removal of what is left of a dropped table when its time comes."""

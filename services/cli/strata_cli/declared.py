@@ -19,12 +19,14 @@ from strata_cli.client import AdminClient
 from strata_cli.errors import CliError, UsageError
 from strata_cli.options import milliseconds
 from strata_cli.views import View, group_view, topic_view
-from strata_mq.requests import OWN_PREFIX
+from strata_mq.requests import OWN_PREFIX, RETRY_PREFIX
 
 DEFAULT_QUEUES = 8
 DEFAULT_RETENTION_MS = 72 * 3_600_000
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
+# Names of topics that the cluster makes by itself.
+_OWN = (OWN_PREFIX, RETRY_PREFIX)
 _TOPIC_KEYS = ("type", "queues", "retention", "attributes")
 _GROUP_KEYS = ("fifo", "broadcast", "max_attempts", "backoff", "lite_topic", "lite_exclusive")
 _MASKS = {"queues": "queue_count", "retention": "retention_ms"}
@@ -152,7 +154,8 @@ def unnamed(client: AdminClient, entries: Sequence[tuple[str, View]]) -> list[De
     """Return what a file does not name: consumer groups first, as their topics go last.
 
     Only kinds of which the file has an entry count, in the namespaces in which it has one. Topics
-    and consumer groups of StrataMQ itself, and dead-letter topics, are never among them.
+    and consumer groups of StrataMQ itself, dead-letter topics, and topics in which messages wait
+    for a retry are never among them.
     """
     named = {(kind, entry["namespace"], entry["name"]) for kind, entry in entries}
     places = sorted({(kind, namespace) for kind, namespace, _ in named})
@@ -170,7 +173,7 @@ def unnamed(client: AdminClient, entries: Sequence[tuple[str, View]]) -> list[De
                 is_unnamed=True,
             )
             for row in rows
-            if (kind, namespace, row.name) not in named and not row.name.startswith(OWN_PREFIX)
+            if (kind, namespace, row.name) not in named and not row.name.startswith(_OWN)
         ]
     return found
 

@@ -45,6 +45,9 @@ def _metadata_rows() -> list[tuple[bytes, bytes]]:
         for topic_id, name in TOPICS
     }
     others = {
+        topic_key("", "%DLQ%group"): meta_pb2.Topic(
+            topic_id=9, name="%DLQ%group", queue_count=1, type=meta_pb2.TOPIC_TYPE_DEAD_LETTER
+        ),
         consumer_group_key("", "group"): meta_pb2.ConsumerGroup(
             consumer_group_id=5, name="group", dead_letter_topic_id=9
         ),
@@ -110,7 +113,7 @@ def test_a_folder_is_written(url: str, tmp_path: Path, capsys: pytest.CaptureFix
     counters = command_pb2.AppliedState.FromString(store.get(APPLIED_KEY) or b"").counters
     assert counters.revision == 56
     assert counters.next_topic_id > 1_000
-    assert (counters.topic_count, counters.consumer_group_count, counters.node_count) == (2, 1, 0)
+    assert (counters.topic_count, counters.consumer_group_count, counters.node_count) == (3, 1, 0)
     assert (counters.user_count, counters.policy_count) == (1, 1)
     assert counters.next_policy_id > 1_000
     _check_access(store)
@@ -163,6 +166,8 @@ def test_one_topic_comes_back(url: str, tmp_path: Path, capsys: pytest.CaptureFi
     store = RocksDbMetadataStore(folder / "nameserver" / "meta")
     assert store.get(topic_key("", "clicks")) is not None
     assert store.get(topic_key("", "orders")) is None
+    # Every consumer group comes back, and has the topic of its dead letters.
+    assert store.get(topic_key("", "%DLQ%group")) is not None
     _check_access(store)
     store.close()
 

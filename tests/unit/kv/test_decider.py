@@ -203,3 +203,28 @@ def test_random_requests_agree_with_a_dictionary() -> None:
                 group.apply()
         group.apply()
         assert group.values() == {key: value for key, (value, _) in model.items()}
+
+
+@pytest.mark.parametrize("field", ["ttl_ms", "expires_at_ms", "version"])
+def test_a_number_that_no_row_holds_is_refused(group: Group, field: str) -> None:
+    """Writes of others share its entry, and must not fail with it."""
+    operation = put(b"a", b"1")
+    setattr(operation, field, (1 << 64) - 1)
+    with pytest.raises(WriteRefused) as refused:
+        group.decide([operation])
+    assert refused.value.outcome == storage_pb2.OUTCOME_INVALID
+    setattr(operation, field, 1 << 62)
+    group.write([operation])
+    [again] = group.write([put(b"a", b"2")]).results
+    assert again.applied
+
+
+def test_an_engine_that_is_not_known_is_refused() -> None:
+    """A newer broker may know more of them."""
+    group, decision = Group(), BatchDecision()
+    wanted = request_of([put(b"a", b"1")])
+    wanted.engine = 77  # type: ignore[assignment]
+    with pytest.raises(WriteRefused) as refused:
+        group.decider.write(decision, TABLE, wanted, NOW_MS)
+    assert refused.value.outcome == storage_pb2.OUTCOME_INVALID
+    assert not decision.sections

@@ -169,3 +169,14 @@ def test_a_part_of_a_table_is_never_taken_for_the_whole() -> None:
     item = machine.item(TABLE, b"lock")
     assert item is not None
     assert item.value == b"mine"
+
+
+def test_the_end_of_a_table_is_heard_though_nothing_was_written_to_it(group: Group) -> None:
+    """Somebody may follow it."""
+    heard: list[set[int]] = []
+    group.machine.listener = heard.append
+    batch = group.store.new_batch()
+    group.machine.drop_table(batch, TABLE)
+    group.store.write(batch)
+    group.machine.written()
+    assert heard == [{TABLE}]

@@ -211,11 +211,11 @@ async def test_the_limits_hold(make_nameserver: MakeNameserver) -> None:
     await create(nameserver, "two")
     for attempt, key in (
         (lambda: create(nameserver, "three"), "max_users"),
-        (lambda: access.create_policy(policy("one")), ""),
-        (lambda: access.create_policy(policy("one")), ""),
-        (lambda: access.create_policy(policy("one")), "max_policies_per_user"),
-        (lambda: access.create_policy(policy("two")), ""),
-        (lambda: access.create_policy(policy("two")), "max_policies"),
+        (lambda: access.create_policy(policy("one", "topic:1")), ""),
+        (lambda: access.create_policy(policy("one", "topic:2")), ""),
+        (lambda: access.create_policy(policy("one", "topic:3")), "max_policies_per_user"),
+        (lambda: access.create_policy(policy("two", "topic:4")), ""),
+        (lambda: access.create_policy(policy("two", "topic:5")), "max_policies"),
     ):
         if not key:
             await attempt()
@@ -342,3 +342,38 @@ async def test_counts_and_policies_follow_any_changes(
     assert loaded.admins == enabled
     for name in names:
         assert loaded.policies_of(name) == nameserver.machine.speculative.access.policies_of(name)
+
+
+async def test_a_repeat_of_a_creation_gets_what_the_first_made(nameserver: Nameserver) -> None:
+    """A call whose answer was lost is sent again."""
+    user = await create(nameserver, "shop", secret_key=SECRET)
+    assert await create(nameserver, "shop", secret_key=SECRET) == user
+    with pytest.raises(MetaRefused, match="exists already"):
+        await create(nameserver, "shop", secret_key=SECRET, admin=True)
+    wanted = meta_pb2.Policy(
+        user="shop",
+        resource="topic:orders",
+        actions=["get", "create"],
+        decision=meta_pb2.POLICY_DECISION_ALLOW,
+    )
+    policy = await nameserver.metadata.access.create_policy(wanted)
+    wanted.actions[:] = ["create", "get"]
+    assert await nameserver.metadata.access.create_policy(wanted) == policy
+    assert await rows(nameserver, "policy") == [policy]
+    wanted.decision = meta_pb2.POLICY_DECISION_DENY
+    other = await nameserver.metadata.access.create_policy(wanted)
+    assert other.policy_id != policy.policy_id
+
+
+async def test_a_repeat_of_a_rotation_keeps_the_key_that_signs(nameserver: Nameserver) -> None:
+    """Two keys are valid: a third would void what was signed until now."""
+    access = nameserver.metadata.access
+    first = await access.rotate_cluster_key()
+    second = await access.rotate_cluster_key(first.key_id)
+    assert second.key_id == first.key_id + 1
+    assert await access.rotate_cluster_key(first.key_id) == second
+    assert [key.key_id for key in await rows(nameserver, "cluster_key")] == [
+        first.key_id,
+        second.key_id,
+    ]
+    assert (await access.rotate_cluster_key(second.key_id)).key_id == second.key_id + 1

@@ -5,6 +5,7 @@ temporary keys, `peers` names the brokers of the cluster. Brokers hold the rows 
 (docs/security.md).
 """
 
+from strata_mq.access.keys import new_secret_key
 from strata_mq.access.peers import key_id_of_peer, peer_access_key, peer_secret_key
 from strata_mq.access.policies import (
     Action,
@@ -48,6 +49,7 @@ __all__ = [
     "decide",
     "issue_session",
     "key_id_of_peer",
+    "new_secret_key",
     "parse_actions",
     "parse_authorization",
     "parse_resource",

@@ -22,6 +22,7 @@ from strata_mq.access import (
     Session,
     decide,
     issue_session,
+    new_secret_key,
     parse_actions,
     parse_resource,
 )
@@ -62,14 +63,15 @@ class AccessOperations:
 
         Args:
             name: of the user, which is its access key.
-            secret_key: empty: the nameserver makes one.
+            secret_key: empty: one is made.
             admin: whether the user may do everything.
 
         Raises:
             MetaRefused: the name is taken, a key cannot be used, or there are too many users.
             AngeliaError: no nameserver answers; so for every change here.
         """
-        user = meta_pb2.User(name=name, secret_key=secret_key, admin=admin)
+        # Made here: a try without an answer is repeated, and means the same user then.
+        user = meta_pb2.User(name=name, secret_key=secret_key or new_secret_key(), admin=admin)
         request = meta_pb2.CreateUserRequest(user=user)
         response = await self._meta.call("CreateUser", request, meta_pb2.CreateUserResponse)
         await self._seen(response.user.revision)
@@ -90,7 +92,7 @@ class AccessOperations:
 
         Args:
             name: of the user.
-            secret_key: empty: the nameserver makes one.
+            secret_key: empty: one is made.
             previous_valid_ms: how long the former key stays valid; None: as configured.
 
         Raises:
@@ -98,9 +100,11 @@ class AccessOperations:
         """
         if previous_valid_ms is None:
             previous_valid_ms = self._config.previous_key_valid_ms
+        # Made here: a repeat that made another one would void the key that clients use.
+        user = meta_pb2.User(name=name, secret_key=secret_key or new_secret_key())
         return await self._update(
             meta_pb2.UpdateUserRequest(
-                user=meta_pb2.User(name=name, secret_key=secret_key),
+                user=user,
                 update_mask=["secret_key"],
                 previous_valid_ms=previous_valid_ms,
             )
@@ -221,9 +225,11 @@ class AccessOperations:
         Raises:
             MetaRefused: a node is of an older version.
         """
+        # A try without an answer is repeated: the repeat must not replace the key of the first.
+        newest = max((key.key_id for key in self._view.access.cluster_keys()), default=0)
         response = await self._meta.call(
             "RotateClusterKey",
-            meta_pb2.RotateClusterKeyRequest(),
+            meta_pb2.RotateClusterKeyRequest(newest_key_id=newest),
             meta_pb2.RotateClusterKeyResponse,
         )
         await self._seen(response.revision)

@@ -208,7 +208,10 @@ def _is_wanted(row: Row, topic_ids: Collection[int] | None) -> bool:
         return True
     match kind_of(key):
         case MetadataRowKind.TOPIC:
-            return meta_pb2.Topic.FromString(value).topic_id in topic_ids
+            topic = meta_pb2.Topic.FromString(value)
+            # Every consumer group comes back, and each names the topic of its dead letters.
+            is_for_letters = topic.type == meta_pb2.TOPIC_TYPE_DEAD_LETTER
+            return is_for_letters or topic.topic_id in topic_ids
         case MetadataRowKind.QUEUE_OVERRIDE:
             return meta_pb2.QueueOverride.FromString(value).topic_id in topic_ids
         case (

@@ -7,7 +7,6 @@ other nameservers learn of the change in the usual way.
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 
 from strata_cli.errors import CliError, UsageError
@@ -18,9 +17,9 @@ from strata_cli.processes.data_folder import (
     locked,
 )
 from strata_metadata.errors import MetaRefused
+from strata_mq.access import new_secret_key
 from strata_nameserver.base.admin_keys import RECOVERY_FILE, AdminKeys, write_keys
 from strata_nameserver.drafts.users import check_keys
-from strata_nameserver.leading.access import new_secret
 
 _ROLES = ("", FolderRole.STANDALONE, FolderRole.NAMESERVER)
 
@@ -35,7 +34,7 @@ def leave_order(data_dir: Path, name: str) -> AdminKeys:
     Raises:
         CliError: the folder is none of these, the server runs, or the name cannot be used.
     """
-    keys = AdminKeys(name, new_secret(secrets.token_bytes))
+    keys = AdminKeys(name, new_secret_key())
     try:
         check_keys(keys.access_key, keys.secret_key)
     except MetaRefused as refused:

@@ -30,7 +30,14 @@ def create_policy(
     """
     stored_user(draft, wanted.user)
     policy = _checked(wanted)
-    of_user = len(draft.access.policies_of(policy.user))
+    policy_ids = draft.access.policies_of(policy.user)
+    for policy_id in policy_ids:
+        known = meta_pb2.Policy.FromString(draft.get(policy_key(policy_id)) or b"")
+        if _says(known) == _says(policy):
+            # The answer of a first try was lost. A second row would change nothing, and would stay
+            # when somebody deletes the one that was answered.
+            return known
+    of_user = len(policy_ids)
     if of_user >= config.max_policies_per_user:
         raise _limit_reached(
             f"user {policy.user} has {of_user} policies already (nameserver.max_policies_per_user)"
@@ -89,6 +96,11 @@ def _checked(wanted: meta_pb2.Policy) -> meta_pb2.Policy:
         decision=wanted.decision,
         sources=sources,
     )
+
+
+def _says(policy: meta_pb2.Policy) -> tuple[object, ...]:
+    sources = frozenset(policy.sources)
+    return policy.resource, frozenset(policy.actions), policy.decision, sources
 
 
 def _limit_reached(reason: str) -> MetaRefused:

@@ -39,7 +39,15 @@ def create_user(
         name=wanted.name, secret_key=wanted.secret_key or new_secret(), admin=wanted.admin
     )
     check_keys(user.name, user.secret_key)
-    if draft.get(user_key(user.name)) is not None:
+    there = draft.get(user_key(user.name))
+    if there is not None:
+        known = meta_pb2.User.FromString(there)
+        if wanted.secret_key == known.secret_key and (known.admin, known.disabled) == (
+            user.admin,
+            False,
+        ):
+            # Nobody else knows the key: the answer of a first try was lost.
+            return known
         raise MetaRefused(meta_pb2.META_OUTCOME_ALREADY_EXISTS, f"user {user.name} exists already")
     _count_one_more(draft, config)
     return _put_new(draft, user)

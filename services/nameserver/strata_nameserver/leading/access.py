@@ -6,12 +6,12 @@ waits until every nameserver and storage node has said that it knows them.
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
 from collections.abc import Callable
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
 from strata_metadata.rows import ROW_FORMAT
+from strata_mq.access import new_secret_key
 from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.drafts import cluster_keys, policies, users
 from strata_nameserver.drafts.change import MakeChange
@@ -20,13 +20,7 @@ from strata_nameserver.state.topology import Topology
 
 RandomBytes = Callable[[int], bytes]
 
-_SECRET_BYTES = 24
 _KINDS = (meta_pb2.NODE_KIND_NAMESERVER, meta_pb2.NODE_KIND_STORAGE)
-
-
-def new_secret(random_bytes: RandomBytes) -> str:
-    """Return a secret key that nobody can guess: 32 characters."""
-    return urlsafe_b64encode(random_bytes(_SECRET_BYTES)).decode("ascii")
 
 
 class Access:
@@ -107,12 +101,17 @@ class Access:
 
         return await self._change(delete)
 
-    async def rotate_cluster_key(self) -> meta_pb2.ClusterKey:
-        """Make a new cluster key and return its row."""
+    async def rotate_cluster_key(self, newest_key_id: int = 0) -> meta_pb2.ClusterKey:
+        """Make a new cluster key and return its row.
+
+        Args:
+            newest_key_id: of the key that it follows: a repeat of a call gets the key of the first
+                try. 0: a new one is made in any case.
+        """
 
         def rotate(draft: Draft) -> meta_pb2.ClusterKey:
             self._check_readers(draft.topology)
-            return cluster_keys.rotate_cluster_key(draft, self._random_bytes)
+            return cluster_keys.rotate_cluster_key(draft, self._random_bytes, newest_key_id)
 
         return await self._change(rotate)
 
@@ -128,7 +127,7 @@ class Access:
 
     def new_secret(self) -> str:
         """Return a new secret key."""
-        return new_secret(self._random_bytes)
+        return new_secret_key(self._random_bytes)
 
     def _check_readers(self, topology: Topology) -> None:
         for node in topology.nodes.values():

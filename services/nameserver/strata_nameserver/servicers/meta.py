@@ -246,7 +246,7 @@ class MetaServicer:
         self, request: meta_pb2.RotateClusterKeyRequest, context: CallContext
     ) -> meta_pb2.RotateClusterKeyResponse:
         """Make a new cluster key."""
-        key = await self.metadata.access.rotate_cluster_key()
+        key = await self.metadata.access.rotate_cluster_key(request.newest_key_id)
         return meta_pb2.RotateClusterKeyResponse(key_id=key.key_id, revision=key.revision)
 
     async def heartbeat(

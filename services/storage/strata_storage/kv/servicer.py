@@ -6,7 +6,9 @@ before that is there. A replica whose rows are being replaced, or are damaged, a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 
 from strata.kv.v1 import kv_pb2
 from strata.kv.v1 import kv_storage_pb2 as kv
@@ -30,6 +32,7 @@ from strata_storage.leading.proposer import refusal_of
 
 _ITEM_BYTES = 64
 """Bytes that an item takes in an answer beside key and value, about."""
+_LOOK_AGAIN_S = 5.0
 
 
 class KvStorageServicer:
@@ -164,7 +167,7 @@ class KvStorageServicer:
                         return
                     revision = response.revision
                 if revision >= _revision(group, table_id):
-                    await changed.wait()
+                    await _woken(changed, is_there=group.tables.table(table_id) is not None)
 
     def _news(
         self, group: KvGroup, table_id: int, revision: int, prefix: bytes
@@ -237,6 +240,20 @@ class KvStorageServicer:
         group = self._group_of(raft_group)
         group.leading()
         return group, engine
+
+
+async def _woken(changed: asyncio.Event, *, is_there: bool) -> None:
+    """Wait until a table changed.
+
+    A table without a write has no row, and may go to another raft group with its slot: then nothing
+    here tells of it, and the caller looks again after a while.
+    """
+    if is_there:
+        await changed.wait()
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LOOK_AGAIN_S):
+            await changed.wait()
 
 
 def _revision(group: KvGroup, table_id: int) -> int:

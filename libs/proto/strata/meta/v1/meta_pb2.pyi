@@ -3524,12 +3524,17 @@ Global___DeletePolicyResponse: _TypeAlias = DeletePolicyResponse  # noqa: Y015
 class RotateClusterKeyRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    NEWEST_KEY_ID_FIELD_NUMBER: _builtins.int
+    newest_key_id: _builtins.int
+    """Key that is to be replaced; if there is a newer one, that is the answer. 0: whatever is newest."""
     def __init__(
         self,
+        *,
+        newest_key_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["newest_key_id", b"newest_key_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
