@@ -203,6 +203,14 @@ class LogIndex:
         self._note_state(state, section)
         return state.last_index if kind == FrameKind.REMOVED else 0
 
+    def open_checkpoints(self) -> dict[int, tuple[int, int]]:
+        """Return by replica id where a checkpoint begins that has not ended, and its next part."""
+        return {
+            replica_id: (state.open_checkpoint, state.next_part)
+            for replica_id, state in self.replicas.items()
+            if state.open_checkpoint != NO_CHECKPOINT
+        }
+
     def add_sealed(self, contents: Contents) -> None:
         """Note a sealed segment that follows all noted before."""
         for section in contents.sections.values():

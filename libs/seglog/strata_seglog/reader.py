@@ -13,8 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from strata_runtime.metrics import Metrics
@@ -63,6 +62,9 @@ class CommitLogReader:
         options: limits.
         report: gets what is found damaged, in the thread that found it.
         metrics: where to count.
+
+    Attributes:
+        is_damaged: damage was found since the start; `replicas` tells whose.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class CommitLogReader:
         *,
         metrics: Metrics,
     ) -> None:
+        self.is_damaged = False
         self._report = report
         self._reported: set[int] = set()
         self._labels = {"log": options.name}
@@ -100,7 +103,12 @@ class CommitLogReader:
         if recent is not None:
             return recent.stored()
         location = self._expect(replica_id, index)
-        return None if location is None else self._read(*location)
+        while location is not None:
+            frame = self._read(*location)
+            if frame is not None:
+                return frame
+            location = self._moved(replica_id, index, location)
+        return None
 
     def recent(self, replica_id: int, index: int) -> bytes | None:
         """Return an entry's payload if it is in memory: no I/O, no lock."""
@@ -121,13 +129,11 @@ class CommitLogReader:
         if recent is not None:
             return recent.piece(offset, length)
         location = self._expect(replica_id, index)
-        if location is not None:
-            base, at, expected = location
-            with self._reading(base, replica_id) as file:
-                header = read_header(file, segment_name(base), base, at)
-                expected.check(header, segment_name(base))
-                length = max(0, min(length, header.payload_bytes - offset))
-                return file.read(at + HEADER_BYTES + offset, length)
+        while location is not None:
+            try:
+                return self._slice(location, offset, length)
+            except MissingEntry:
+                location = self._moved(replica_id, index, location)
         raise MissingEntry(f"replica {replica_id} has no entry {index}")
 
     def oldest_live_bytes(self, is_needed: IsNeeded, limit_bytes: int) -> int:
@@ -180,21 +186,23 @@ class CommitLogReader:
         if recent is not None:
             yield recent.stored()
             return
-        try:
-            last = min(last, first + _RUN_ENTRIES - 1)
-            found = self._index.locate_run(replica_id, first, last, self._cache.get)
-            if found is None:
-                return
+        last = min(last, first + _RUN_ENTRIES - 1)
+        freed = None
+        while (found := self._run_of(replica_id, first, last)) is not None and found[0] != freed:
             base, offsets, terms = found
-            with self._reading(base, replica_id) as file:
-                frames = read_frames(file, segment_name(base), base, offsets)
-                for index, term, (header, payload) in zip(
-                    count(first), terms, frames, strict=False
-                ):
-                    _Expected(replica_id, index, term).check(header, segment_name(base))
-                    yield header.with_payload(payload)
-        except MissingEntry:
-            return  # Its segment was freed meanwhile.
+            index = first
+            try:
+                with self._reading(base, replica_id) as file:
+                    frames = read_frames(file, segment_name(base), base, offsets)
+                    for term, (header, payload) in zip(terms, frames, strict=False):
+                        _Expected(replica_id, index, term).check(header, segment_name(base))
+                        yield header.with_payload(payload)
+                        index += 1
+            except MissingEntry:
+                freed = base
+            if index > first or freed is None:
+                # The rest is looked up anew.
+                return
 
     def term(self, replica_id: int, index: int) -> int | None:
         """Return the term of a live entry; None: there is none. No I/O: steps of raft ask."""
@@ -354,7 +362,7 @@ class CommitLogReader:
         except MissingEntry:
             return None  # Its segment was freed meanwhile.
 
-    def _expect(self, replica_id: int, index: int) -> tuple[int, int, _Expected] | None:
+    def _expect(self, replica_id: int, index: int) -> _Place | None:
         """Return (segment base, offset, what must stand there) of a live entry."""
         try:
             found = self._index.locate_with_term(replica_id, index, self._cache.get)
@@ -364,6 +372,31 @@ class CommitLogReader:
             return None
         base, at, term = found
         return base, at, _Expected(replica_id, index, term)
+
+    def _moved(self, replica_id: int, index: int, freed: _Place) -> _Place | None:
+        """Return the copy of an entry whose segment was freed; None: it was not copied.
+
+        An entry is copied before its segment goes: a reader may have found it just before.
+        """
+        place = self._expect(replica_id, index)
+        return None if place is None or place[0] == freed[0] else place
+
+    def _run_of(
+        self, replica_id: int, first: int, last: int
+    ) -> tuple[int, list[int], list[int]] | None:
+        """Return (segment base, offsets, terms) of entries that follow each other there."""
+        try:
+            return self._index.locate_run(replica_id, first, last, self._cache.get)
+        except MissingEntry:
+            return None  # Its segment was freed meanwhile.
+
+    def _slice(self, place: _Place, offset: int, length: int) -> bytes:
+        base, at, expected = place
+        with self._reading(base, expected.replica_id) as file:
+            header = read_header(file, segment_name(base), base, at)
+            expected.check(header, segment_name(base))
+            length = max(0, min(length, header.payload_bytes - offset))
+            return file.read(at + HEADER_BYTES + offset, length)
 
     def _read(self, base: int, offset: int, expected: _Expected | None) -> StoredFrame | None:
         """Read a frame, compare it with what it must be; None: its segment was freed."""
@@ -405,12 +438,48 @@ class CommitLogReader:
         return reading.contents
 
     def _corruption_of(self, segment: Segment, gap: Gap) -> Corruption:
-        return corruption_among(segment, gap, self._index, self._cache.get)
+        corruption = corruption_among(segment, gap, self._index, self._cache.get)
+        if gap.header is not None:
+            return corruption
+        # No row tells of checkpoint frames.
+        owners = {*(corruption.replica_ids or ())}
+        for replica_id, state in list(self._index.replicas.items()):
+            if state.checkpoint <= gap.position and not self._has_checkpoint(replica_id):
+                owners.add(replica_id)
+        return replace(corruption, replica_ids=tuple(sorted(owners)))
+
+    def _has_checkpoint(self, replica_id: int) -> bool:
+        """Tell whether the newest checkpoint of a replica is whole, or it has none.
+
+        Raises:
+            OSError: the disk could not read.
+        """
+        state = self._index.replicas.get(replica_id)
+        if state is None or state.removed or state.checkpoint == NO_CHECKPOINT:
+            return True
+        for segment in self._view.all():
+            if segment.end <= state.checkpoint:
+                continue
+            start = max(state.checkpoint - segment.base, 0)
+            try:
+                with self._files.use(segment.name) as file:
+                    for item in walk(file, segment.base, start, segment.used):
+                        if isinstance(item, Gap):
+                            return False
+                        header, payload = item
+                        is_part = header.kind == FrameKind.CHECKPOINT
+                        is_own = is_part and header.replica_id == replica_id
+                        if is_own and checkpoint_part((payload,))[1]:
+                            return True
+            except FileNotFoundError:
+                return True  # A newer one is there.
+        return False
 
     def _found(self, corruption: Corruption) -> None:
         """Count, remember and report damage, once per position."""
         if corruption.position in self._reported:
             return
+        self.is_damaged = True
         if len(self._reported) < _REPORTED_MAX:
             self._reported.add(corruption.position)
         self._corruptions.add(1, self._labels)
@@ -437,3 +506,7 @@ class _Expected:
 
     def __str__(self) -> str:
         return f"entry {self.index} of term {self.term} of replica {self.replica_id}"
+
+
+_Place = tuple[int, int, _Expected]
+"""(segment base, offset in the segment, what must stand there)."""

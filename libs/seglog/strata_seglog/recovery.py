@@ -34,6 +34,8 @@ class Recovered:
         leftovers: segments that were prepared and never used.
         corruptions: damage found on the way, owners filled in.
         torn: bytes after the end of the log that look like frames or parts of them.
+        open_checkpoints: of sealed segments without a good footer, by base: the checkpoints that
+            were open before them (`LogIndex.open_checkpoints`).
     """
 
     index: LogIndex
@@ -42,6 +44,7 @@ class Recovered:
     leftovers: list[Segment] = field(default_factory=list)
     corruptions: list[Corruption] = field(default_factory=list)
     torn: bool = False
+    open_checkpoints: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)
 
     @property
     def next_base(self) -> int:
@@ -73,7 +76,9 @@ def recover(
             if reading is None and number == last:
                 _read_active(file, segment, found)
                 break
-            reading = reading or read_sealed(file, segment)
+            if reading is None:
+                before = found.open_checkpoints[segment.base] = found.index.open_checkpoints()
+                reading = read_sealed(file, segment, before)
         segment.sealed, segment.used = True, reading.used
         found.sealed.append(segment)
         found.corruptions.extend(reading.corruptions)

@@ -11,7 +11,7 @@ The meaning of an entry is known only to the caller.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from strata_runtime.metrics import Metrics
@@ -30,7 +30,7 @@ from strata_seglog.options import LogOptions
 from strata_seglog.ports import Disk, DiskFile
 from strata_seglog.reader import CommitLogReader, View
 from strata_seglog.recovery import recover
-from strata_seglog.sealed import add_frame, read_footer
+from strata_seglog.sealed import OpenCheckpoints, add_frame, read_footer
 from strata_seglog.segments import Segment
 from strata_seglog.walk import Gap, walk
 
@@ -88,7 +88,12 @@ class Damage:
 
 
 class OfflineLog(CommitLogReader):
-    """A log as it stands on the disk; nothing is changed."""
+    """A log as it stands on the disk; nothing is changed.
+
+    Attributes:
+        segment_bytes: length of its longest segment.
+        open_checkpoints: see `Recovered`.
+    """
 
     def __init__(self, disk: Disk) -> None:
         """Read the folder.
@@ -109,6 +114,7 @@ class OfflineLog(CommitLogReader):
                     "put the segment files back"
                 )
         self._index = found.index
+        self.open_checkpoints = found.open_checkpoints
         self._view = View(tuple(sealed), found.active or Segment(found.next_base, 0))
         self.segment_bytes = max((each.capacity for each in self._view.all()), default=0)
 
@@ -281,10 +287,22 @@ class _Search:
             damage.entries += rows
 
 
-def fill(disk: Disk, damages: Sequence[Damage], unsealed: Sequence[Segment]) -> None:
+def fill(
+    disk: Disk,
+    damages: Sequence[Damage],
+    unsealed: Sequence[Segment],
+    *,
+    open_checkpoints: Mapping[int, OpenCheckpoints],
+) -> None:
     """Turn damaged bytes into holes, then write the footers and trailers that are missing.
 
     To be called when frames that stand for what was lost are durable.
+
+    Args:
+        disk: the log's folder.
+        damages: runs of bytes.
+        unsealed: segments that get a footer.
+        open_checkpoints: by the base of such a segment, the checkpoints begun before it.
 
     Raises:
         OSError: the disk refused; call it again.
@@ -304,7 +322,7 @@ def fill(disk: Disk, damages: Sequence[Damage], unsealed: Sequence[Segment]) -> 
     for segment in unsealed:
         file = disk.open(segment.name, create=False)
         try:
-            _seal(file, segment)
+            _seal(file, segment, open_checkpoints.get(segment.base, {}))
         finally:
             file.close()
 
@@ -321,7 +339,7 @@ def _holes(length: int) -> Iterator[Frame]:
     yield hole_frame(length)
 
 
-def _seal(file: DiskFile, segment: Segment) -> None:
+def _seal(file: DiskFile, segment: Segment, open_checkpoints: OpenCheckpoints) -> None:
     """Write the footer from the segment's frames, sync, then the trailer."""
     contents, used = Contents(segment.base), 0
     trailer_at = segment.capacity - TRAILER_BYTES
@@ -333,7 +351,7 @@ def _seal(file: DiskFile, segment: Segment) -> None:
             if item.next_position is not None:
                 raise RepairError(f"{segment.name}: at {item.position}: damage remains")
             break
-        add_frame(contents, *item)
+        add_frame(contents, *item, open_checkpoints)
         used = item[0].end - segment.base
     footer = Frame(FrameKind.FOOTER, NO_REPLICA, 0, 0, 0, payload=contents.encode())
     position = segment.base + used

@@ -121,7 +121,8 @@ class Scrubber:
             else:
                 at = item[0].end - segment.base
             self._position = segment.base + at
-            if at - start >= max_bytes:
+            # After the last frame the trailer is looked at, which is no frame.
+            if at - start >= max_bytes and at < segment.used:
                 return at - start
         self._position = segment.end
         if segment.sealed and read_footer(file, segment) is None:

@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from strata_seglog.errors import CorruptFrame, Corruption
-from strata_seglog.footer import TRAILER_BYTES, Contents, decode_trailer
+from strata_seglog.footer import NO_CHECKPOINT, TRAILER_BYTES, Contents, decode_trailer
 from strata_seglog.frames import NO_REPLICA, FrameKind, Header
 from strata_seglog.ports import DiskFile
 from strata_seglog.segments import Segment
 from strata_seglog.walk import Gap, read_frame, walk
+
+OpenCheckpoints = Mapping[int, tuple[int, int]]
+"""By replica id: position of the first part of a checkpoint that has not ended, and the next part.
+
+A checkpoint may go on in the next segment.
+"""
+
+_NOTHING_OPEN = (NO_CHECKPOINT, -1)
 
 
 @dataclass(slots=True)
@@ -41,17 +49,32 @@ def read_footer(file: DiskFile, segment: Segment) -> SealedReading | None:
     return SealedReading(Contents.decode(segment.base, payload), header.end - segment.base)
 
 
-def read_sealed(file: DiskFile, segment: Segment) -> SealedReading:
-    """Read a segment that is known to be sealed."""
-    return read_footer(file, segment) or _read_frames(file, segment)
+def read_sealed(
+    file: DiskFile, segment: Segment, open_checkpoints: OpenCheckpoints | None = None
+) -> SealedReading:
+    """Read a segment that is known to be sealed.
+
+    Args:
+        file: of the segment.
+        segment: how far it is used.
+        open_checkpoints: begun in earlier segments; None: the caller wants no checkpoints.
+    """
+    return read_footer(file, segment) or _read_frames(file, segment, open_checkpoints or {})
 
 
-def add_frame(contents: Contents, header: Header, payload: bytes) -> None:
+def add_frame(
+    contents: Contents, header: Header, payload: bytes, open_checkpoints: OpenCheckpoints
+) -> None:
     """Note a stored frame in the contents of its segment."""
     if header.replica_id == NO_REPLICA:
         return
+    is_new = header.replica_id not in contents.sections
+    section = contents.section(header.replica_id, header.raft_group)
+    if is_new:
+        begun = open_checkpoints.get(header.replica_id, _NOTHING_OPEN)
+        section.open_checkpoint, section.next_part = begun
     contents.add(
-        contents.section(header.replica_id, header.raft_group),
+        section,
         header.kind,
         header.position,
         header.term,
@@ -75,7 +98,9 @@ def _read_trailer(file: DiskFile, segment: Segment) -> tuple[int, int] | None:
     return decode_trailer(file.read(at, TRAILER_BYTES)) if at >= 0 else None
 
 
-def _read_frames(file: DiskFile, segment: Segment) -> SealedReading:
+def _read_frames(
+    file: DiskFile, segment: Segment, open_checkpoints: OpenCheckpoints
+) -> SealedReading:
     contents = Contents(segment.base)
     reading = SealedReading(contents, 0)
     end = segment.capacity - TRAILER_BYTES
@@ -92,12 +117,12 @@ def _read_frames(file: DiskFile, segment: Segment) -> SealedReading:
             reading.used = header.end - segment.base
             if header.kind == FrameKind.FOOTER:
                 break
-            add_frame(contents, header, payload)
+            add_frame(contents, header, payload, open_checkpoints)
             continue
         reading.corruptions.append(corruption_of(segment, item))
         if item.header is not None and item.header.kind == FrameKind.ENTRY:
             # Indexed all the same: reading it says that it is corrupt, not that it is missing.
-            add_frame(contents, item.header, b"")
+            add_frame(contents, item.header, b"", open_checkpoints)
     return reading
 
 

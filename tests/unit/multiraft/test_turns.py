@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from strata_multiraft import MultiRaftOptions, Replica, ReplicaSpec
+from strata_multiraft.driver.apply_loop import Applier
 from strata_multiraft.replica.stored_log import StoredLog
 from strata_raft import Entry, Role
 from strata_runtime.metrics import Metrics
 from strata_seglog.errors import CorruptFrame, ReadFailed
-from strata_testing import ManualClock
+from strata_seglog.frames import FrameKind, StoredFrame
+from strata_testing import ManualClock, until
 from strata_testing.memory_transport import MemoryNetwork
 from tests.unit.multiraft.conftest import Gate, RecordingMachine
 
@@ -268,3 +270,52 @@ class Unlimited:
 
     async def spend(self, size_bytes: int) -> None:
         """Go on."""
+
+
+class Restarted:
+    """A replica whose one entry is out of memory, and that may go at any time."""
+
+    def __init__(self, raft_group: int) -> None:
+        self.raft_group = self.replica_id = raft_group
+        self.applied_index = 0
+        self.is_gone = False
+
+    def announce_leadership(self) -> None:
+        pass
+
+    def has_ready(self) -> bool:
+        return self.applied_index < 1 and not self.is_gone
+
+    def missing_range(self) -> tuple[int, int]:
+        return 1, 1
+
+    def apply(self, entries: Sequence[Entry]) -> None:
+        self.applied_index = 1
+
+
+async def test_what_was_read_for_a_replica_that_goes_gives_its_place_back() -> None:
+    """Eight of them would keep all others from being read back, for good."""
+
+    class OneEntry:
+        def entries(self, replica_id: int, *_: int) -> Sequence[StoredFrame]:
+            frame = StoredFrame(FrameKind.ENTRY, replica_id, replica_id, 1, 1, 0, 0, 0, b"x")
+            return [frame]
+
+    async def run_here(work: Callable[[], Any]) -> Any:
+        return work()
+
+    applier = Applier(cast(Any, OneEntry()), cast(Any, run_here), MultiRaftOptions())
+    reading = asyncio.ensure_future(applier.run_read_backs())
+    leaving = [Restarted(raft_group) for raft_group in range(1, 9)]
+    for replica in leaving:
+        applier._apply_slice(cast(Replica, replica))
+    await until(lambda: len(applier._read) == len(leaving))
+    for replica in leaving:
+        replica.is_gone = True
+    applying = asyncio.ensure_future(applier.run())
+    another = Restarted(9)
+    applier.ready(cast(Replica, another))
+    await until(lambda: another.applied_index == 1)
+    assert not applier._read
+    reading.cancel()
+    applying.cancel()

@@ -58,7 +58,7 @@ def mend(kit: Kit, disk: SimulatedDisk) -> list[DamagedEntry]:
         or [kit.entry(3, 1)]
     )
     log.close()
-    fill(disk, damages, unsealed)
+    fill(disk, damages, unsealed, open_checkpoints={})
     return lost
 
 

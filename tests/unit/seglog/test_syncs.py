@@ -190,7 +190,7 @@ def mend(disk: SimulatedDisk) -> None:
     damages, unsealed = log.damages(), log.unsealed()
     log.close()
     assert damages or unsealed
-    fill(disk, damages, unsealed)
+    fill(disk, damages, unsealed, open_checkpoints=log.open_checkpoints)
 
 
 def test_what_repair_filled_stays_filled(kit: Kit) -> None:

@@ -88,9 +88,12 @@ class Applier:
     def _apply_slice(self, replica: Replica) -> None:
         """Apply up to the limits of a slice; the rest waits for the next round."""
         replica.announce_leadership()
-        if not replica.has_ready():
-            return
         raft_group = replica.raft_group
+        if not replica.has_ready():
+            # Removed, or stopped, since its entries were read: others need the place.
+            if self._read.pop(raft_group, None):
+                self._taken.set()
+            return
         max_bytes = self._slice_bytes.pop(raft_group, self._options.max_apply_bytes)
         entries = self._next_entries(replica, max_bytes)
         if not entries:

@@ -51,19 +51,18 @@ class DamageWatch:
         suspects, self._suspects = self._suspects, set()
         for raft_group, raft_index in suspects:
             await self._check(raft_group, raft_index)
-        if not max_bytes:
-            return
-        try:
-            result = await self._run_long(lambda: self._log.scrub_step(max_bytes))
-        except LogError as error:
-            # The disk did not read; that is not damage yet.
-            self._logger.warning("scrub waits", reason=str(error))
-            return
-        if result.corruptions:
+        if max_bytes:
+            try:
+                await self._run_long(lambda: self._log.scrub_step(max_bytes))
+            except LogError as error:
+                # The disk did not read; that is not damage yet.
+                self._logger.warning("scrub waits", reason=str(error))
+        if self._log.is_damaged:
+            # Found by the scrub, or by any read since the last time.
             found = self._log.replicas()
             for replica in list(self._replicas.values()):
                 known = found.get(replica.replica_id)
-                if known is not None and known.damaged:
+                if known is not None and known.damaged and not replica.installing:
                     self._fail(replica, known.damaged)
 
     async def _check(self, raft_group: int, raft_index: int) -> None:

@@ -19,7 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from strata_runtime.logs import get_logger
-from strata_seglog.errors import CorruptFrame, DiskFull, MissingEntry, ReadFailed, WriteFailed
+from strata_seglog.errors import (
+    CorruptFrame,
+    DiskFull,
+    MissingEntry,
+    ReadFailed,
+    WriteFailed,
+    WriteTooLarge,
+)
 from strata_seglog.index import VOID_INDEX
 from strata_seglog.log import CommitLog, SegmentInfo
 from strata_state.ports import StateError
@@ -45,9 +52,12 @@ _NOT_NOW = (
     CorruptFrame,
     ReadFailed,
     MissingEntry,
+    WriteTooLarge,
     Refused,
     StateError,
 )
+# No later turn can copy them either: room comes from trims alone.
+_CANNOT_BE_COPIED = (CorruptFrame, WriteTooLarge)
 
 IsNeeded = Callable[[int, int], bool]
 """Says of (replica id, index) whether the entry must stay in the log."""
@@ -115,6 +125,8 @@ class Reclaimer:
             )
         except _NOT_NOW as error:
             self._logger.warning("the oldest segment stays", reason=str(error))
+            if isinstance(error, _CANNOT_BE_COPIED):
+                self.at_limit = True
 
     def floor_indexes(self, excess_bytes: int = 0) -> dict[int, int]:
         """Return per replica id the first index to keep so that the log keeps to its size.

@@ -81,6 +81,7 @@ class RepairPlan:
         frames: to be appended first.
         stale_groups: raft groups whose rows must be rebuilt.
         segment_bytes: length of the log's segments.
+        open_checkpoints: by base of a segment without a footer, checkpoints begun before it.
     """
 
     damages: list[Damage]
@@ -89,6 +90,7 @@ class RepairPlan:
     frames: list[Frame] = field(default_factory=list)
     stale_groups: set[int] = field(default_factory=set)
     segment_bytes: int = 0
+    open_checkpoints: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -116,7 +118,12 @@ def plan_repair(disk: Disk, store: StateStore, raft_group: int | None = None) ->
             damages = [each for each in damages if _is_of(log, each, raft_group)]
         # A footer is written from all frames of a segment: only where none is damaged any more.
         unsealed = [each for each in log.unsealed() if each.name not in others]
-        plan = RepairPlan(damages, unsealed, segment_bytes=log.segment_bytes)
+        plan = RepairPlan(
+            damages,
+            unsealed,
+            segment_bytes=log.segment_bytes,
+            open_checkpoints=log.open_checkpoints,
+        )
         for replica_id, replica in sorted(log.replicas().items()):
             if not replica.removed and raft_group in (None, replica.raft_group):
                 _ReplicaRepair(log, store, plan, replica_id=replica_id, replica=replica).plan()
@@ -146,7 +153,7 @@ def carry_out(plan: RepairPlan, disk: Disk, store: StateStore) -> None:
         GroupRows(store, raft_group).unfinished.set(batch)
     store.write(batch)
     store.flush()
-    fill(disk, plan.damages, plan.unsealed)
+    fill(disk, plan.damages, plan.unsealed, open_checkpoints=plan.open_checkpoints)
 
 
 class _ReplicaRepair:
