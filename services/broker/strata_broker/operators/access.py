@@ -6,6 +6,7 @@ the same methods.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -71,7 +72,9 @@ class AccessOperations:
             AngeliaError: no nameserver answers; so for every change here.
         """
         # Made here: a try without an answer is repeated, and means the same user then.
-        user = meta_pb2.User(name=name, secret_key=secret_key or new_secret_key(), admin=admin)
+        user = meta_pb2.User(
+            name=name, secret_key=secret_key or new_secret_key(secrets.token_bytes), admin=admin
+        )
         request = meta_pb2.CreateUserRequest(user=user)
         response = await self._meta.call("CreateUser", request, meta_pb2.CreateUserResponse)
         await self._seen(response.user.revision)
@@ -101,7 +104,9 @@ class AccessOperations:
         if previous_valid_ms is None:
             previous_valid_ms = self._config.previous_key_valid_ms
         # Made here: a repeat that made another one would void the key that clients use.
-        user = meta_pb2.User(name=name, secret_key=secret_key or new_secret_key())
+        user = meta_pb2.User(
+            name=name, secret_key=secret_key or new_secret_key(secrets.token_bytes)
+        )
         return await self._update(
             meta_pb2.UpdateUserRequest(
                 user=user,

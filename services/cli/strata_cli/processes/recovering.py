@@ -7,6 +7,7 @@ other nameservers learn of the change in the usual way.
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 
 from strata_cli.errors import CliError, UsageError
@@ -34,7 +35,7 @@ def leave_order(data_dir: Path, name: str) -> AdminKeys:
     Raises:
         CliError: the folder is none of these, the server runs, or the name cannot be used.
     """
-    keys = AdminKeys(name, new_secret_key())
+    keys = AdminKeys(name, new_secret_key(secrets.token_bytes))
     try:
         check_keys(keys.access_key, keys.secret_key)
     except MetaRefused as refused:
