@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from tests import stages
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
 # A busy machine makes a good test slow; Hypothesis would call that a failure.
 settings.register_profile("strata", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("strata")
+
+# A stack with the values of all variables takes a tenth of a second, on the event loop of a test in
+# which calls have deadlines. No process of ours shows them.
+_PLAIN = structlog.dev.ConsoleRenderer(
+    colors=False, exception_formatter=structlog.dev.plain_traceback
+)
+structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _PLAIN])
 
 # Two clusters at once would not fit on two cores.
 CLUSTERS = (
