@@ -179,11 +179,10 @@ def deliver_lite_topics_at_once() -> None:
 _FOUND_LAST = {
     "acknowledge_before_sync": 3,
     "grant_before_revoke": 4,
-    "leave_queues_early": 12,
     "commit_alone": 18,
     "forget_message_ids": 3,
     "ignore_leases": 5,
-    "keep_conflicting_entries": 9,
+    "keep_conflicting_entries": 2,
     "lose_dedupe_window": 3,
     "never_wake": 16,
     "read_without_barrier": 14,
