@@ -183,7 +183,7 @@ _FOUND_LAST = {
     "forget_message_ids": 3,
     "ignore_leases": 5,
     "keep_conflicting_entries": 2,
-    "lose_dedupe_window": 3,
+    "lose_dedupe_window": 30,
     "never_wake": 16,
     "read_without_barrier": 14,
 }
