@@ -184,6 +184,28 @@ OF_SYNCS = (
         "assert Ballast\\(disk, 6_000\\)\\.is_held\\(\\)",
     ),
     Mutation(
+        "failed-metadata-sync-is-repeated",
+        7,
+        "libs/state/strata_state/metadata_rocksdb.py",
+        "raise MetadataSyncFailed(",
+        "raise MetadataStoreError(",
+        (
+            "tests/unit/state/test_syncs.py::test_metadata_that_cannot_be_synced_leaves_the_folder_free",
+        ),
+        "MetadataStoreError: metadata rows cannot be synced: No space left",
+    ),
+    Mutation(
+        "metadata-never-written-again",
+        11,
+        "libs/state/strata_state/metadata_rocksdb.py",
+        "            self._reopen()\n",
+        "            pass\n",
+        (
+            "tests/unit/state/test_metadata_rocksdb.py::test_a_store_goes_on_after_a_write_that_failed",
+        ),
+        "cannot be written: IO error: .*File too large",
+    ),
+    Mutation(
         "metadata-copy-without-sync",
         20,
         "libs/metadata/strata_metadata/cache.py",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 _MAX_PORT = 65_535
-_MAX_LABEL_LENGTH = 63
 _SHOWN_CHARACTERS = 80
 
 

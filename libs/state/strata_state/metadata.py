@@ -26,6 +26,13 @@ class DamagedMetadataError(MetadataStoreError):
     """Files of the store are not what was written."""
 
 
+class MetadataSyncFailed(Exception):
+    """A sync failed: what is durable is unknown. The process must end; never repeated (rule 7).
+
+    No MetadataStoreError: whoever waits until the store can be written again must not catch it.
+    """
+
+
 class FrozenRows(Protocol):
     """All rows as they stood at one moment; may be read in another thread, one call at a time."""
 
@@ -40,7 +47,8 @@ class MetadataStore(Protocol):
     """Rows in key order. Calls come from one thread; none waits for a disk sync but `sync`.
 
     Every call, and every step of a scan, raises MetadataStoreError if the files are damaged or
-    cannot be written: rows that cannot be read are never left out.
+    cannot be written: rows that cannot be read are never left out. A write that failed left no
+    trace and may be repeated; a later one works as soon as the files can be written again.
     """
 
     def get(self, key: bytes) -> bytes | None:
@@ -59,7 +67,16 @@ class MetadataStore(Protocol):
         """
 
     def sync(self) -> None:
-        """Make every batch written before durable. Blocks on the disk: not for the event loop."""
+        """Make every batch written before durable. Blocks on the disk: not for the event loop.
+
+        Raises:
+            MetadataStoreError: not before a write works again; nothing is lost.
+            MetadataSyncFailed: final; the process must end.
+        """
 
     def close(self) -> None:
-        """Sync and close; nothing else may be called afterwards."""
+        """Sync and close; nothing else may be called afterwards.
+
+        Raises:
+            MetadataSyncFailed: the rows written last may not be durable; the store is closed.
+        """

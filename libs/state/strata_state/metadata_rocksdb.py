@@ -4,24 +4,44 @@ Every batch goes through the WAL, so it survives the death of the process. The W
 `sync` alone: the raft log, synced before anything is applied, is the truth, and changes that a
 power failure removes from the end of the WAL are applied again from there. RocksDB recovers to a
 batch boundary, so the applied row always matches its rows.
+
+Once an append to the WAL failed, for want of room for instance, RocksDB refuses every later write
+until its files are opened anew (measured with rocksdict 0.3.29); the next write does that. Opening
+brings back every batch that was written, and makes it durable.
 """
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakSet
 
 from rocksdict import Options, Rdict, RdictIter, WriteBatch
 
-from strata_state.metadata import DamagedMetadataError, FrozenRows, MetadataStoreError, Row
+from strata_state.metadata import (
+    DamagedMetadataError,
+    FrozenRows,
+    MetadataStoreError,
+    MetadataSyncFailed,
+    Row,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataStoreOptions:
-    """Limits of the store's memory and files."""
+    """Limits of the store's memory and files.
+
+    Attributes:
+        memtable_bytes: a memtable of this size is flushed to a file.
+        wal_bytes: memtables are flushed, too, when the WAL is as long as this. After a write that
+            failed, files are opened anew only where as much room is free as both may take.
+        open_files: file handles that RocksDB keeps.
+        kept_info_logs: log files of RocksDB itself.
+    """
 
     memtable_bytes: int = 8 * 1024 * 1024
     wal_bytes: int = 32 * 1024 * 1024
@@ -39,7 +59,18 @@ class RocksDbMetadataStore:
             DamagedMetadataError: the files are damaged.
             MetadataStoreError: they are opened by another process, or cannot be used.
         """
-        limits = options or MetadataStoreOptions()
+        self._folder = folder
+        self._options = options or MetadataStoreOptions()
+        self._reading: WeakSet[_Reading] = WeakSet()
+        # RocksDB cannot be closed in the middle of a sync, which may hang with its disk.
+        self._syncing = threading.Lock()
+        # A write failed: RocksDB takes no other before the files are opened anew.
+        self._write_failed = False
+        folder.mkdir(parents=True, exist_ok=True)
+        self._database = self._open()
+
+    def _open(self) -> Rdict:
+        limits = self._options
         settings = Options(raw_mode=True)
         settings.create_if_missing(True)
         settings.set_write_buffer_size(limits.memtable_bytes)
@@ -47,14 +78,10 @@ class RocksDbMetadataStore:
         settings.set_max_open_files(limits.open_files)
         settings.set_keep_log_file_num(limits.kept_info_logs)
         settings.set_paranoid_checks(True)
-        self._reading: WeakSet[_Reading] = WeakSet()
-        # RocksDB cannot be closed in the middle of a sync, which may hang with its disk.
-        self._syncing = threading.Lock()
-        folder.mkdir(parents=True, exist_ok=True)
         try:
-            self._database = Rdict(str(folder), settings)
+            return Rdict(str(self._folder), settings)
         except Exception as error:  # rocksdict has no narrower type
-            raise _error(f"{folder}: {error}") from error
+            raise _error(f"{self._folder}: {error}") from error
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a row; None: there is no such row."""
@@ -79,6 +106,8 @@ class RocksDbMetadataStore:
 
     def write(self, puts: Sequence[Row], deletes: Sequence[bytes] = ()) -> None:
         """Write and delete rows in one atomic batch, through the WAL."""
+        if self._write_failed:
+            self._reopen()
         batch = WriteBatch(raw_mode=True)
         for key in deletes:
             batch.delete(key)
@@ -87,18 +116,51 @@ class RocksDbMetadataStore:
         try:
             self._database.write(batch)
         except Exception as error:  # rocksdict has no narrower type
+            self._write_failed = True
             raise MetadataStoreError(f"metadata rows cannot be written: {error}") from error
 
     def sync(self) -> None:
         """Make every batch written before durable. Blocks on the disk: not for the event loop."""
         with self._syncing:
+            if self._write_failed:
+                raise MetadataStoreError("metadata rows cannot be synced: a write failed before")
             self._flush_wal()
 
     def _flush_wal(self) -> None:
         try:
             self._database.flush_wal(True)
         except Exception as error:  # rocksdict has no narrower type
-            raise MetadataStoreError(f"metadata rows cannot be synced: {error}") from error
+            raise MetadataSyncFailed(f"metadata rows cannot be synced: {error}") from error
+
+    def _reopen(self) -> None:
+        """Open the files anew; whoever reads meanwhile is told that the rows were let go.
+
+        Raises:
+            MetadataStoreError: there is no room to do that, or a sync is under way; try later.
+        """
+        needed = self._options.wal_bytes + self._options.memtable_bytes
+        free = shutil.disk_usage(self._folder).free
+        if free < needed:
+            raise MetadataStoreError(
+                f"metadata rows cannot be written: {free} bytes of the disk are free, "
+                f"{needed} are needed"
+            )
+        if not self._syncing.acquire(blocking=False):
+            raise MetadataStoreError("metadata rows cannot be written: a sync is under way")
+        try:
+            self._let_go()
+            self._database = self._open()
+            self._write_failed = False
+        finally:
+            self._syncing.release()
+
+    def _let_go(self) -> None:
+        # An iterator that somebody still holds would keep the folder locked.
+        for reading in list(self._reading):
+            reading.close()
+        # It closes in any case, and raises where a memtable could not be flushed: the WAL has it.
+        with suppress(Exception):
+            self._database.close()
 
     def close(self) -> None:
         """Sync, end what still reads, then close: also where the sync fails.
@@ -108,16 +170,13 @@ class RocksDbMetadataStore:
         Nothing else may be called afterwards.
 
         Raises:
-            MetadataStoreError: the rows written last could not be synced.
+            MetadataSyncFailed: the rows written last could not be synced.
         """
         with self._syncing:
             try:
                 self._flush_wal()
             finally:
-                # An iterator that somebody still holds would keep the folder locked.
-                for reading in list(self._reading):
-                    reading.close()
-                self._database.close()
+                self._let_go()
 
 
 class _Reading:

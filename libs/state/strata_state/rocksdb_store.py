@@ -11,6 +11,8 @@ Traps that shaped it, all measured with rocksdict 0.3.29:
   ended early or late. The generator holds both.
 - Every iterator pins the files it reads, and the folder's lock: `close` ends those that were left
   in the middle of a range.
+- After a flush that found no room RocksDB refuses writes, looks every 5 s whether there is room,
+  and goes on by itself. Flushes that were tried every second meanwhile kept it from that for good.
 - Iterators of `Rdict.snapshot()` show rows written after it. An iterator of the database itself is
   consistent, also after a `seek`; a cursor is such an iterator.
 
@@ -185,6 +187,9 @@ class RocksdbStore:
     def flush(self) -> None:
         """Flush the memtables to synced files and wait for it."""
         try:
+            # Refused while RocksDB stands still after a flush that failed, where another flush
+            # would keep it from going on.
+            self._db.write(WriteBatch(raw_mode=True), self._no_wal)
             self._db.flush(wait=True)
         except Exception as error:
             raise StateError(f"state cannot be flushed: {error}") from error

@@ -1,4 +1,4 @@
-"""A node without room for its copy of the metadata goes on, and takes changes in later."""
+"""A node without room for its copy of the metadata goes on; one whose sync failed ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 import structlog
 
-from strata_state.metadata import MetadataStoreError
+from strata_state.metadata import MetadataStoreError, MetadataSyncFailed
 from strata_storage.process.member_setup import MemberOptions
 from strata_testing import until
 from tests.integration.storage.storage_cluster import ClusterUnderTest
@@ -19,7 +19,7 @@ from tests.integration.storage.storage_cluster import ClusterUnderTest
 async def test_a_replica_is_hosted_when_the_copy_has_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Neither the change that wants it nor its syncs end the process while the disk is full."""
+    """Neither the change that wants it nor syncs behind it end the process on a full disk."""
     async with ClusterUnderTest(tmp_path) as cluster:
         (name,) = await cluster.add(1)
         under_test = cluster.members[name]
@@ -47,3 +47,29 @@ async def test_a_replica_is_hosted_when_the_copy_has_room(
         assert await cluster.until_led(1) == name
         assert not syncing.done()
         syncing.cancel()
+
+
+async def test_a_failed_sync_of_the_copy_is_final(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have lost what it was asked to keep, and a second one would not say so (rule 7)."""
+    async with ClusterUnderTest(tmp_path) as cluster:
+        (name,) = await cluster.add(1)
+        under_test = cluster.members[name]
+        member = under_test.member
+        assert member is not None
+        assert member._running is not None
+        store, refused = member._running.store, []
+
+        def refuse() -> NoReturn:
+            refused.append(name)
+            raise MetadataSyncFailed("Input/output error")
+
+        with monkeypatch.context() as failing:
+            failing.setattr(store, "sync", refuse)
+            cluster.stub.make_group(1, [name], [(0, 4096)])
+            await until(lambda: bool(under_test.fatal))
+            assert not member.app.node.hosted()
+        assert {type(failure) for _, failure in under_test.fatal} == {MetadataSyncFailed}
+        assert len(refused) == len(under_test.fatal)
+        under_test.fatal.clear()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
+from strata_multiraft.base.errors import LogFull
 from strata_multiraft.base.snapshots import SnapshotRows
 from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.state.snapshots import MetadataSnapshots
 from strata_raft import Configuration, SnapshotMetadata
+from strata_state.metadata import MetadataStoreError, MetadataSyncFailed
 
 if TYPE_CHECKING:
     from tests.unit.nameserver.conftest import MakeNameserver, Nameserver
@@ -97,6 +100,49 @@ async def test_rows_are_as_of_one_moment(source: Nameserver, target: Nameserver)
 
     assert keys == sorted(keys)
     assert len(keys) == len(before[1]) + 1
+
+
+@pytest.mark.parametrize(
+    ("method", "failure", "told"),
+    [
+        ("write", MetadataStoreError("No space left on device"), LogFull),
+        ("sync", MetadataSyncFailed("No space left on device"), MetadataSyncFailed),
+    ],
+)
+async def test_a_step_without_room_can_be_repeated_and_a_failed_sync_is_final(
+    source: Nameserver,
+    target: Nameserver,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    failure: Exception,
+    told: type[Exception],
+) -> None:
+    """The driver repeats what raises LogFull; anything else ends the process (rule 7)."""
+    reader, store = snapshots_of(source).open_snapshot(), snapshots_of(target)
+    snapshot = SnapshotMetadata(reader.index, 1, CONFIGURATION)
+
+    def refuse(*_: object) -> NoReturn:
+        raise failure
+
+    def fails_then_works(step: Callable[[], None]) -> None:
+        with monkeypatch.context() as full:
+            full.setattr(target.store, method, refuse)
+            with pytest.raises(told, match="No space left"):
+                step()
+        step()
+
+    fails_then_works(lambda: store.begin_install(snapshot))
+    rows = reader.read(b"", 1_000_000)
+    if method == "write":
+        fails_then_works(lambda: store.install_rows(rows))
+    else:
+        store.install_rows(rows)
+    fails_then_works(lambda: store.finish_install(snapshot))
+    store.installed()
+    assert await target.metadata.snapshot() == await source.metadata.snapshot()
+    fails_then_works(store.abandon_install)
+    store.installed()
+    assert (await target.metadata.snapshot())[1] == []
 
 
 async def test_an_interrupted_install_is_found_and_repeated(

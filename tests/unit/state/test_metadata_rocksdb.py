@@ -1,12 +1,22 @@
-"""Metadata rows in RocksDB, where threads meet."""
+"""Metadata rows in RocksDB, where threads meet and where its files cannot be written."""
 
 from __future__ import annotations
 
+import resource
+import shutil
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from strata_state.metadata_rocksdb import RocksDbMetadataStore
+import pytest
+
+from strata_state.metadata import MetadataStoreError
+from strata_state.metadata_rocksdb import MetadataStoreOptions, RocksDbMetadataStore
+
+FIRST, END = b"", b"\xff"
+ROW = (b"k1", b"1" * 10_000)
 
 
 class SlowDatabase:
@@ -42,3 +52,66 @@ def test_a_close_waits_for_a_sync(tmp_path: Path) -> None:
     for each in (syncing, closing):
         each.join(30)
     assert slow.calls == ["sync", "sync", "close"]
+
+
+@contextmanager
+def no_file_may_grow(folder: Path) -> Iterator[None]:
+    """Let this process's appends fail in the kernel, half written."""
+    longest = max(each.stat().st_size for each in folder.glob("*.log"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (longest + 100, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_store_goes_on_after_a_write_that_failed(tmp_path: Path) -> None:
+    """RocksDB itself would refuse every write from then on, however much room there is."""
+    store = RocksDbMetadataStore(tmp_path / "meta")
+    store.write([ROW])
+    held = store.frozen()
+    with no_file_may_grow(tmp_path / "meta"):
+        with pytest.raises(MetadataStoreError, match="cannot be written"):
+            store.write([(b"k2", ROW[1])])
+        with pytest.raises(MetadataStoreError, match="a write failed before"):
+            store.sync()
+        assert list(store.scan(FIRST, END)) == list(held.scan(FIRST, END)) == [ROW]
+    store.write([(b"k3", b"3")], [b"missing"])
+    store.sync()
+    assert list(store.scan(FIRST, END)) == [ROW, (b"k3", b"3")]
+    with pytest.raises(MetadataStoreError, match="let go"):
+        list(held.scan(FIRST, END))
+
+    # Somebody finds this who has the files and nothing of the process.
+    shutil.copytree(tmp_path / "meta", tmp_path / "copy")
+    copy = RocksDbMetadataStore(tmp_path / "copy")
+    assert list(copy.scan(FIRST, END)) == [ROW, (b"k3", b"3")]
+    copy.close()
+    store.close()
+
+
+def test_files_are_opened_anew_only_where_there_is_room(tmp_path: Path) -> None:
+    """Opening them needs room; without it the rows would be gone until there is some."""
+    too_much = MetadataStoreOptions(wal_bytes=1 << 60)
+    store = RocksDbMetadataStore(tmp_path / "meta", too_much)
+    store.write([ROW])
+    with no_file_may_grow(tmp_path / "meta"), pytest.raises(MetadataStoreError):
+        store.write([(b"k2", ROW[1])])
+    for _ in range(2):
+        with pytest.raises(MetadataStoreError, match="are needed"):
+            store.write([(b"k2", b"2")])
+    assert list(store.scan(FIRST, END)) == [ROW]
+
+
+def test_files_are_not_opened_anew_under_a_sync(tmp_path: Path) -> None:
+    """It would wait on the event loop for a disk that may hang."""
+    store = RocksDbMetadataStore(tmp_path / "meta")
+    store.write([ROW])
+    with no_file_may_grow(tmp_path / "meta"), pytest.raises(MetadataStoreError):
+        store.write([(b"k2", ROW[1])])
+    with store._syncing, pytest.raises(MetadataStoreError, match="a sync is under way"):
+        store.write([(b"k2", b"2")])
+    store.write([(b"k2", b"2")])
+    assert list(store.scan(FIRST, END)) == [ROW, (b"k2", b"2")]
+    store.close()

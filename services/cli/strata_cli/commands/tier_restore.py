@@ -90,7 +90,8 @@ def write_data_folder(
 
     Raises:
         CliError: the folder is not empty.
-        DataFolderError, OSError, LogError, MetadataStoreError: it cannot be written.
+        DataFolderError, OSError, LogError, MetadataStoreError, MetadataSyncFailed: it cannot be
+            written.
     """
     _check_new(path)
     folder = DataFolder.open(path, FolderRole.STANDALONE)

@@ -23,7 +23,7 @@ from strata_nameserver.process.app import (
 from strata_runtime.errors import ConfigError
 from strata_runtime.runtime import Runtime
 from strata_seglog.errors import LogError
-from strata_state.metadata import MetadataStoreError
+from strata_state.metadata import MetadataStoreError, MetadataSyncFailed
 
 
 def run(config: ClusterConfig, data_dir: Path) -> None:
@@ -78,7 +78,7 @@ def build(around: Surroundings) -> ProcessMember:
     )
     return ProcessMember(
         nameserver,
-        (LogError, MetadataStoreError, FormationError, ConfigError),
+        (LogError, MetadataStoreError, MetadataSyncFailed, FormationError, ConfigError),
         lambda: {"nameserver": endpoint, "node": identity.nameserver_node_id},
         partial(_join, around, [other for other in endpoints if other != endpoint]),
         nameserver.health,

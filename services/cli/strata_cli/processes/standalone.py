@@ -52,7 +52,7 @@ from strata_runtime.runtime import Runtime
 from strata_runtime.tasks import OnFatal
 from strata_runtime.tracing import Tracer, current_trace_parent
 from strata_seglog.errors import LogError
-from strata_state.metadata import MetadataStoreError
+from strata_state.metadata import MetadataSyncFailed
 from strata_state.ports import StateError
 from strata_storage.cluster.hosting import ReplicaRefused
 from strata_storage.process.member import StorageMember
@@ -71,7 +71,7 @@ _START_ERRORS = (
     OSError,
     TimeoutError,
     LogError,
-    MetadataStoreError,
+    MetadataSyncFailed,
     StateError,
     AngeliaError,
     BrokerStartError,

@@ -15,7 +15,7 @@ from strata_cli.processes.place import ALONE, MachinePlace
 from strata_cli.processes.plugins import storage_plugins
 from strata_runtime.runtime import Runtime
 from strata_seglog.errors import LogError
-from strata_state.metadata import MetadataStoreError
+from strata_state.metadata import MetadataSyncFailed
 from strata_state.ports import StateError
 from strata_storage.process.member import StorageMember
 from strata_storage.process.member_setup import (
@@ -82,7 +82,7 @@ def build(around: Surroundings) -> ProcessMember:
 
     return ProcessMember(
         member,
-        (LogError, StateError, MetadataStoreError),
+        (LogError, StateError, MetadataSyncFailed),
         lambda: {"storage": advertised[0], "node": node_id},
         partial(around.join, FolderRole.STORAGE, nameservers, None),
         member.health,

@@ -162,7 +162,8 @@ def _may_be_full() -> Iterator[None]:
     """Tell the driver that a step of an install failed, in the way that it knows.
 
     Raises:
-        LogFull: in place of what the rows raise; the driver repeats the step.
+        LogFull: in place of what the rows raise; the driver repeats the step. A sync that failed
+            is none of it: that is final (rule 7).
     """
     try:
         yield

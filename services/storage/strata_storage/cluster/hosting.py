@@ -89,8 +89,8 @@ class Hosting:
         host: who hosts.
         view: of the metadata.
         node_id: of this node.
-        keep_rows: makes the rows that `view` shows durable, or raises MetadataStoreError; None:
-            they are kept elsewhere.
+        keep_rows: makes the rows that `view` shows durable, or raises MetadataStoreError: not yet;
+            None: they are kept elsewhere.
         cluster: that the process belongs to; None: the rows are taken for its own.
         ends_the_start: a refused replica ends the start of its process, which tells it.
     """

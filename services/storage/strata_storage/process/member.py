@@ -177,7 +177,7 @@ class StorageMember:
         start leaves nothing open.
 
         Raises:
-            LogError, StateError, MetadataStoreError: data that cannot be opened.
+            LogError, StateError, MetadataSyncFailed: data that cannot be opened.
         """
         running = self._running = await self._opened()
         try:
@@ -466,7 +466,8 @@ class StorageMember:
             try:
                 await run_to_end(cache.sync)
             except MetadataStoreError as error:
-                # Nameservers have it all, and hosting makes sure of what it relies on.
+                # A write failed before. Nameservers have it all, and hosting makes sure of what it
+                # relies on.
                 if str(error) != told:
                     self._logger.warning("metadata not synced", reason=str(error))
                 told = str(error)
