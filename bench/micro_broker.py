@@ -27,6 +27,7 @@ from strata_broker.storage_client.channels import BrokerNetwork
 from strata_edge.choice import installed_passes
 from strata_edge.ports import HotHandler
 from strata_mq.layout import BatchView
+from strata_mq.layout.id_times import ID_EPOCH_S
 from strata_mq.traces import store_fragment
 from strata_runtime.clock import SystemClock
 from strata_runtime.health import Health
@@ -141,8 +142,7 @@ class BenchCall:
     @property
     def metadata(self) -> Mapping[str, str]:
         """Headers."""
-        # The edge builds the mapping when it is asked for.
-        return dict(METADATA)
+        return METADATA
 
     peer = "127.0.0.1:1"
 
@@ -208,8 +208,12 @@ class BenchEdge:
 
 
 def send_requests(count: int, messages: int, body_bytes: int, *, first: int = 0) -> list[bytes]:
-    """Serialised SendMessageRequests with official ids and about 200 B of properties."""
+    """Serialised SendMessageRequests with official ids and about 200 B of properties.
+
+    Messages count on from `first`, whose high bits are the process of the client.
+    """
     requests = []
+    made_s = int(time.time()) - ID_EPOCH_S
     for number in range(first, first + count):
         request = service_pb2.SendMessageRequest()
         for position in range(messages):
@@ -218,7 +222,8 @@ def send_requests(count: int, messages: int, body_bytes: int, *, first: int = 0)
             message.user_properties["trace"] = "x" * 60
             message.user_properties["source"] = "y" * 60
             properties = message.system_properties
-            properties.message_id = f"01{number:024X}{position:08X}"
+            counted = (number & 0xFFFF_FFFF) * messages + position
+            properties.message_id = f"01{1:012X}{number >> 32:04X}{made_s:08X}{counted:08X}"
             properties.message_type = definition_pb2.NORMAL
             properties.tag = "tag-a"
             properties.keys.append(f"key-{number}")

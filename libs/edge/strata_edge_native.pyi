@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
 Callback: TypeAlias = Callable[[], object]
+_Call = TypeVar("_Call", bound=object)
 _Outgoing = TypeVar("_Outgoing", bound=tuple[object, ...])
 
 class HotCall:
@@ -76,6 +77,26 @@ class SendPass(Generic[_Outgoing]):
         self, requests: Sequence[bytes], senders: Sequence[bytes]
     ) -> list[list[_Outgoing]]: ...
     def sent(self, message_ids: Sequence[str], offsets: Sequence[int]) -> bytes: ...
+    def gather(
+        self, calls: list[_Call], max_request_bytes: int
+    ) -> tuple[
+        list[
+            tuple[
+                Mapping[str, str],
+                str,
+                str,
+                str,
+                list[_Call],
+                list[list[str]],
+                list[int],
+                float | None,
+            ]
+        ],
+        list[_Call],
+    ]: ...
+    def answer_each(
+        self, calls: list[_Call], message_ids: Sequence[Sequence[str]], offsets: Sequence[int]
+    ) -> list[tuple[int, Exception]]: ...
 
 class DeliveryPass:
     def __init__(self, form: object, fragments: object) -> None: ...

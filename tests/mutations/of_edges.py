@@ -262,4 +262,25 @@ OF_EDGES = (
         ),
         "assert entry_sizes\\(app\\) ==",
     ),
+    Mutation(
+        "take-sends-together-without-asking-for-the-right",
+        33,
+        "services/broker/strata_broker/sends/alike_sends.py",
+        "            principal.require(*send_right(topic))\n",
+        "",
+        ("tests/unit/broker/test_access_checks.py::test_sends_of_a_turn_are_those_of_their_user",),
+        "assert",
+    ),
+    Mutation(
+        "take-sends-together-past-the-line-of-their-connection",
+        34,
+        "services/broker/strata_broker/sends/alike_sends.py",
+        "if not (lets_pass(alike.peer) and self._takes(alike, started_s)):",
+        "if not self._takes(alike, started_s):",
+        (
+            "tests/unit/broker/test_alike_sends.py::"
+            "test_sends_of_a_connection_that_waits_go_into_its_line",
+        ),
+        "assert not taken",
+    ),
 )

@@ -8,10 +8,18 @@ does all of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 Outgoing = TypeVar("Outgoing", bound=tuple[object, ...])
+Call = TypeVar("Call", bound=object)
+
+AlikeCalls: TypeAlias = tuple[
+    Mapping[str, str], str, str, str, list[Call], list[list[str]], list[int], float | None
+]
+"""SendMessages of a turn that differ in their messages only: headers, client's address, namespace
+and name of the topic as the requests have them, calls, ids of each call's messages, bytes of each
+request, the least time that one has left. Times that differ by less than 10 ms are alike."""
 
 
 class SendLimits(NamedTuple):
@@ -82,6 +90,36 @@ class SendPass(Protocol[Outgoing]):
         Args:
             message_ids: of the messages.
             offsets: of the same messages, in their queues.
+        """
+
+    def gather(
+        self, calls: list[Call], max_request_bytes: int
+    ) -> tuple[list[AlikeCalls[Call]], list[Call]]:
+        """Find sends that are alike; all of their messages are NORMAL.
+
+        Args:
+            calls: `ports.HotCall`s of SendMessage.
+            max_request_bytes: larger requests are not alike.
+
+        Returns:
+            Groups of calls whose requests `read` would take, and all other calls.
+        """
+
+    def answer_each(
+        self, calls: list[Call], message_ids: Sequence[Sequence[str]], offsets: Sequence[int]
+    ) -> list[tuple[int, Exception]]:
+        """Complete calls whose messages are all stored with what `sent` gives.
+
+        Args:
+            calls: `ports.HotCall`s.
+            message_ids: of each call's messages.
+            offsets: of all messages.
+
+        Returns:
+            The calls that failed to take their answer, by number, and their failures.
+
+        Raises:
+            ValueError: the numbers differ; no call was answered.
         """
 
 

@@ -184,6 +184,7 @@ class BrokerParts:
             self.access,
             self.handles,
             passes=self._edge.passes,
+            marks={mark for plugin in self._plugins for mark in plugin.marks},
         )
         filters = Filters(config.receive, clock, metrics)
         self._unclaimed = Unclaimed(config.receive, clock, metrics)

@@ -46,6 +46,7 @@ class ContainerOnBroker:
     """A `BrokerPlugin` that serves it."""
 
     service = container_rpc.SERVICE
+    marks = ()
 
     def register(self, edge: Methods, parts: PluginParts) -> None:
         """See `BrokerPlugin`."""

@@ -95,6 +95,29 @@ async def listed(edge: FakeEdge, user: str, rpc: str, request: Any, response_typ
     return await edge.call(ADMIN + rpc, request, response_type, headers(user))
 
 
+async def test_sends_of_a_turn_are_those_of_their_user(
+    edge: FakeEdge, meta: FakeMeta, app: BrokerApp
+) -> None:
+    """Sends with one signature are checked once, by the rows of the turn in which they come."""
+    allowed, forbidden = message("orders", 1), message("secrets", 2)
+    by_ann, by_bob = headers("ann"), headers("bob")
+
+    async def codes(one: definition_pb2.Message, metadata: Mapping[str, str]) -> list[int]:
+        send = "SendMessage", service_pb2.SendMessageRequest(messages=(one,))
+        answers = [await call.answer for call in edge.begin_turn(send, send, metadata=metadata)]
+        parsed = [service_pb2.SendMessageResponse.FromString(answer) for (answer,) in answers]
+        return [answer.status.code for answer in parsed]
+
+    for _ in range(2):
+        # The first time nobody knows the signature.
+        assert await codes(allowed, by_ann) == [definition_pb2.OK] * 2
+        assert await codes(forbidden, by_ann) == [definition_pb2.FORBIDDEN] * 2
+        assert await codes(allowed, by_bob) == [definition_pb2.FORBIDDEN] * 2
+    meta.put(user_row("ann", disabled=True))
+    await until(lambda: app.view.revision >= meta.revision)
+    assert await codes(allowed, by_ann) == [definition_pb2.UNAUTHORIZED] * 2
+
+
 async def test_lists_show_what_a_user_may_see(edge: FakeEdge) -> None:
     """Get or list shows a topic, a denial of list hides it, and a page token names nothing else."""
     shown = {}

@@ -211,15 +211,13 @@ async def test_a_gathered_send_that_fails_leaves_the_others_of_its_entry_alone(
     edge: FakeEdge, app: BrokerApp, monkeypatch: pytest.MonkeyPatch, failed_requests: Failed
 ) -> None:
     """Both messages are stored as one entry; the send that fails is told so, the other is OK."""
-    sent = app._sender.sent
-
-    def sent_or_fail(message_ids: Sequence[str], offsets: Sequence[int]) -> bytes:
-        if message_ids[0].endswith("1"):
-            raise OddError("odd")
-        return sent(message_ids, offsets)
-
-    monkeypatch.setattr(app._sender, "sent", sent_or_fail)
     calls = edge.begin_turn(("SendMessage", send_request(1)), ("SendMessage", send_request(2)))
+
+    def complete_or_fail(responses: Sequence[bytes]) -> None:
+        monkeypatch.undo()
+        raise OddError("odd")
+
+    monkeypatch.setattr(calls[0], "complete", complete_or_fail)
     codes = [(await send_status(call)).code for call in calls]
     assert codes == [INTERNAL, definition_pb2.OK]
     assert app.send_budget.used_bytes == 0

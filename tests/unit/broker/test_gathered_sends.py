@@ -162,7 +162,7 @@ async def test_a_mistake_in_preparing_a_turn_ends_only_its_send(
 ) -> None:
     """The pass over all of them fails for one: the others are prepared each by itself."""
     preparer = app._sender._preparer
-    prepare_each = preparer.prepare_each
+    prepare_each, store_each = preparer.prepare_each, preparer.store_each
 
     def failing(
         sends: Sequence[ParsedSend], topics: Sequence[TopicRow]
@@ -171,7 +171,15 @@ async def test_a_mistake_in_preparing_a_turn_ends_only_its_send(
             raise RuntimeError("made by a test")
         return prepare_each(sends, topics)
 
+    def failing_together(
+        requests: Sequence[bytes], client_ids: Sequence[str]
+    ) -> Sequence[Sequence[OutgoingMessage]]:
+        if any(id_of(2).encode() in request for request in requests):
+            raise RuntimeError("made by a test")
+        return store_each(requests, client_ids)
+
     monkeypatch.setattr(preparer, "prepare_each", failing)
+    monkeypatch.setattr(preparer, "store_each", failing_together)
     topics = ("orders", "orders", "narrow")
     calls = edge.begin_turn(
         *(send_of(message(topic, number)) for number, topic in enumerate(topics, 1))

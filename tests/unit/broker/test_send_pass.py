@@ -32,7 +32,7 @@ from strata_broker.sends.outgoing import (
 )
 from strata_broker.sends.send_pass import new_send_pass
 from strata_edge.choice import HOW_TO_GET_IT, installed_passes
-from strata_edge.passes import SendPass
+from strata_edge.passes import AlikeCalls, Call, SendPass
 from strata_mq.layout import OutgoingMessage
 from strata_mq.requests import RESERVED_PROPERTIES, Code, Limits, MessageType, RequestError
 from strata_testing.broker.client import Client
@@ -319,6 +319,18 @@ class Counting:
     def sent(self, message_ids: Sequence[str], offsets: Sequence[int]) -> bytes:
         """See `SendPass.sent`."""
         return self._send_pass.sent(message_ids, offsets)
+
+    def gather(
+        self, calls: list[Call], max_request_bytes: int
+    ) -> tuple[list[AlikeCalls[Call]], list[Call]]:
+        """See `SendPass.gather`."""
+        return self._send_pass.gather(calls, max_request_bytes)
+
+    def answer_each(
+        self, calls: list[Call], message_ids: Sequence[Sequence[str]], offsets: Sequence[int]
+    ) -> list[tuple[int, Exception]]:
+        """See `SendPass.answer_each`."""
+        return self._send_pass.answer_each(calls, message_ids, offsets)
 
 
 async def test_a_refused_send_is_not_hashed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from strata_broker.access.authentication import Authenticator
@@ -27,6 +28,7 @@ class CallRuntime:
         access: knows who calls.
         handles: signs and reads handles of messages.
         passes: native passes over hot calls; None: Python does all.
+        marks: names of user properties that make a message a plugin's.
     """
 
     config: BrokerConfig
@@ -37,3 +39,4 @@ class CallRuntime:
     access: Authenticator
     handles: HandleSigner
     passes: NativePasses | None = None
+    marks: Collection[str] = ()

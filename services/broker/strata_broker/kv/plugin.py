@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from strata_broker.access.principals import Principal
 from strata_broker.base.failures import Methods
 from strata_broker.base.shares import CallShares, most_each
-from strata_broker.kv.message_form import MessageForm
+from strata_broker.kv.message_form import OPERATION_PROPERTY, MessageForm
 from strata_broker.kv.metrics import METRICS
 from strata_broker.kv.reads import Reads
 from strata_broker.kv.servicer import SERVICE, KvServicer
@@ -60,6 +60,11 @@ class KvBrokerPlugin:
             "strata_kv_broker_used",
             lambda: [(float(count()), {"limit": limit}) for limit, count in used.items()],
         )
+
+    @property
+    def marks(self) -> Collection[str]:
+        """The property that makes a message a write."""
+        return (OPERATION_PROPERTY,)
 
     def takes_send(self, call: HotCall, principal: Principal) -> bool:
         """Take a message that is a write."""

@@ -115,6 +115,24 @@ class GatheredEntry:
         if deadline_s < self._deadline_s:
             self._deadline_s = deadline_s
 
+    def add_all(
+        self,
+        calls: Sequence[HotCall],
+        message_ids: Sequence[Sequence[str]],
+        messages: Sequence[Sequence[OutgoingMessage]],
+        *,
+        request_bytes: int,
+        deadline_s: float,
+    ) -> None:
+        """Add several sends: of each one its call, the ids of its messages, and its messages."""
+        self._calls += calls
+        self._message_ids += message_ids
+        for own in messages:
+            self._firsts.append(len(self._messages))
+            self._messages += own
+        self.request_bytes += request_bytes
+        self._deadline_s = min(self._deadline_s, deadline_s)
+
     def charge(self) -> bool:
         """Charge the budget; False: there is no room for all, or each has a share to keep to."""
         if self._sender.budget.counts_shares:
@@ -143,7 +161,8 @@ class GatheredEntry:
         elif self._kind is PartKind.HALF:
             self._answer(self._half_answer)
         else:
-            self._answer(lambda send, first: self._stored_answer(send, first, offsets))
+            sender = self._sender
+            self._answered(sender.answer_each(self._calls, self._message_ids, offsets))
 
     def pending(
         self, indexes: Sequence[int], raft_group: int, places: Sequence[PendingPlace]
@@ -188,10 +207,6 @@ class GatheredEntry:
             for half, transaction_id in zip(self._messages, self._transaction_ids, strict=True)
         ]
 
-    def _stored_answer(self, send: int, first: int, offsets: Sequence[int]) -> bytes:
-        message_ids = self._message_ids[send]
-        return self._sender.sent(message_ids, offsets[first : first + len(message_ids)])
-
     def _half_answer(self, send: int, _: int) -> bytes:
         (message_id,), transaction_id = self._message_ids[send], self._transaction_ids[send]
         return wire.send_response(
@@ -209,19 +224,31 @@ class GatheredEntry:
         return wire.send_response(entries)
 
     def _answer(self, answer: Answer) -> None:
-        """Answer all sends: everything is stored."""
-        sender = self._sender
-        answered, left_bytes = [], self._held_bytes
+        """Answer all sends."""
+        failed = []
         for number, (call, first) in enumerate(zip(self._calls, self._firsts, strict=True)):
-            count = len(self._message_ids[number])
             try:
                 call.complete((answer(number, first),))
-                answered.append((count, len(call.request)))
             except Exception as failure:  # noqa: BLE001 - it ends this send, not those beside it
-                sender.requests.failed(_TELL, failure)
-                alone = self._charged(number)
-                left_bytes -= alone.held_bytes
-                alone.refused(range(count), unexpected())
+                failed.append((number, failure))
+        self._answered(failed)
+
+    def _answered(self, failed: Sequence[tuple[int, Exception]]) -> None:
+        """Count the sends: all messages are stored, and all calls but these were answered."""
+        sender, left_bytes = self._sender, self._held_bytes
+        for number, failure in failed:
+            sender.requests.failed(_TELL, failure)
+            alone = self._charged(number)
+            left_bytes -= alone.held_bytes
+            alone.refused(range(len(self._message_ids[number])), unexpected())
+        without = {number for number, _ in failed}
+        answered = [
+            (len(message_ids), len(call.request))
+            for number, (call, message_ids) in enumerate(
+                zip(self._calls, self._message_ids, strict=True)
+            )
+            if number not in without
+        ]
         sender.budget.give_back(self._topic.namespace, self._destination.raft_group, left_bytes)
         message_type = self._messages[0].message_type
         sender.recorder.sent_together(self._topic, message_type, answered, self._started_s)

@@ -10,14 +10,15 @@ Nothing is gathered longer than a turn, so the metadata cannot change meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from strata.meta.v1 import meta_pb2
 from strata_broker.base.failures import unexpected
 from strata_broker.clients.producers import Producers
-from strata_broker.metadata.metadata import MetadataView, Name, TopicRow
+from strata_broker.metadata.metadata import LEADER_CHOOSES, MetadataView, Name, TopicRow
 from strata_broker.metadata.quotas import Quotas
+from strata_broker.sends.alike_sends import AlikeSend
 from strata_broker.sends.gathered_entry import GatheredEntry
 from strata_broker.sends.outgoing import MessagePreparer, ParsedSend, part_kind
 from strata_broker.sends.pending_send import SEND, PendingSend
@@ -93,25 +94,81 @@ class GatheredSends:
             started_s: when the turn began.
             deadline_s: when its client no longer waits.
         """
-        name = parsed.topic
-        if name in self._topics:
-            sends = self._topics[name]
-        else:
-            sends = self._topics[name] = self._sends_of(name)
+        sends = self._sends_to(parsed.topic)
         if sends is None:
             return False
         sends.taken.append(_Taken(call, parsed, started_s, deadline_s))
+        return True
+
+    def take_alike(self, alike: AlikeSend) -> bool:
+        """Take requests whose sender may make them; False: they are to be taken by themselves."""
+        sends = self._sends_to(alike.topic)
+        if sends is None or sends.topic.topic_type != meta_pb2.TOPIC_TYPE_NORMAL:
+            return False
+        if sends.may_suspect or self._view.moved_in(sends.topic):
+            # Each message has its own place then, or one to be looked for.
+            for number, call in enumerate(alike.calls):
+                parsed = alike.parsed(number)
+                sends.taken.append(_Taken(call, parsed, alike.started_s, alike.deadline_s))
+        else:
+            sends.alike.append(alike)
         return True
 
     def stage(self) -> None:
         """Prepare what was gathered in one pass, and stage it."""
         topics, self._topics = self._topics, {}
         gathered = [sends for sends in topics.values() if sends is not None]
+        self._add_alike(gathered)
         taken = [(sends, one) for sends in gathered for one in sends.taken]
         for (sends, one), messages in zip(taken, self._prepared(taken), strict=True):
             self._add_or_refuse(sends, one, messages)
         for sends in gathered:
             self._stage_entries(sends)
+
+    def _add_alike(self, gathered: Sequence[_TopicSends]) -> None:
+        """Prepare the sends that are alike in one pass, and put them into entries."""
+        alike = [(sends, one) for sends in gathered for one in sends.alike]
+        if not alike:
+            return
+        requests = [call.request for _, one in alike for call in one.calls]
+        client_ids = [one.client_id for _, one in alike for _ in one.calls]
+        try:
+            prepared = self._preparer.store_each(requests, client_ids)
+        except Exception as failure:  # noqa: BLE001 - each shows by itself whether it is the one
+            self._requests.failed(SEND, failure)
+            for sends, one in alike:
+                for number, call in enumerate(one.calls):
+                    parsed = one.parsed(number)
+                    taken = _Taken(call, parsed, one.started_s, one.deadline_s)
+                    self._add_or_refuse(sends, taken, ())
+            return
+        at = 0
+        for sends, one in alike:
+            messages = prepared[at : at + len(one.calls)]
+            at += len(one.calls)
+            for raft_group, numbers in _by_raft_group(sends.owners, messages).items():
+                destination = Destination(raft_group, LEADER_CHOOSES, sends.topic.queue_count)
+                self._extend(sends, one, destination, numbers, messages)
+
+    def _extend(
+        self,
+        sends: _TopicSends,
+        alike: AlikeSend,
+        destination: Destination,
+        numbers: Sequence[int],
+        messages: Sequence[Sequence[OutgoingMessage]],
+    ) -> None:
+        """Put some of the sends that are alike into entries of a destination."""
+        sizes_bytes, started_s, deadline_s = alike.sizes_bytes, alike.started_s, alike.deadline_s
+        for run in _runs_with_room(numbers, sizes_bytes):
+            entry = self._entry(sends, destination, PartKind.PLAIN, started_s, deadline_s)
+            entry.add_all(
+                [alike.calls[number] for number in run],
+                [alike.message_ids[number] for number in run],
+                [messages[number] for number in run],
+                request_bytes=sum([sizes_bytes[number] for number in run]),
+                deadline_s=deadline_s,
+            )
 
     def _prepared(
         self, taken: Sequence[tuple[_TopicSends, _Taken]]
@@ -164,6 +221,18 @@ class GatheredSends:
                 )
             )
             return
+        entry = self._entry(sends, destination, kind, started_s, deadline_s)
+        entry.add(call, parsed.message_ids, messages, deadline_s)
+
+    def _entry(
+        self,
+        sends: _TopicSends,
+        destination: Destination,
+        kind: PartKind,
+        started_s: float,
+        deadline_s: float,
+    ) -> GatheredEntry:
+        """Return the entry for messages, with room for more; a full one is staged."""
         deadline_mark = int(deadline_s * _DEADLINES_PER_S)
         key = destination, kind, 0 if sends.is_ordered else deadline_mark
         entry = sends.entries.get(key)
@@ -176,7 +245,7 @@ class GatheredSends:
                 self._stage(entry)
             entry = GatheredEntry(
                 self._sender,
-                topic,
+                sends.topic,
                 destination,
                 kind=kind,
                 started_s=started_s,
@@ -184,7 +253,7 @@ class GatheredSends:
                 deadline_mark=deadline_mark,
             )
             sends.entries[key] = entry
-        entry.add(call, parsed.message_ids, messages, deadline_s)
+        return entry
 
     def _destination(
         self, sends: _TopicSends, messages: Sequence[OutgoingMessage]
@@ -220,6 +289,13 @@ class GatheredSends:
             self._requests.failed(SEND, failure)
             entry.refused(range(len(entry)), unexpected())
 
+    def _sends_to(self, name: Name) -> _TopicSends | None:
+        """Return the sends of this turn to a topic; None: they are not gathered."""
+        if name in self._topics:
+            return self._topics[name]
+        sends = self._topics[name] = self._sends_of(name)
+        return sends
+
     def _sends_of(self, name: Name) -> _TopicSends | None:
         """Return what sends to a topic have in common; None: they are not gathered."""
         topic = self._view.topic(*name)
@@ -249,10 +325,11 @@ class _TopicSends:
         may_suspect: some messages may have to be looked for before they are sent.
         is_ordered: messages of one queue are staged in the order in which they came.
         taken: sends, before their messages are prepared.
+        alike: likewise, several at once.
         entries: by destination, kind and deadline, in hundredths of a second (0 if ordered).
     """
 
-    __slots__ = ("entries", "is_ordered", "may_suspect", "owners", "taken", "topic")
+    __slots__ = ("alike", "entries", "is_ordered", "may_suspect", "owners", "taken", "topic")
 
     def __init__(self, topic: TopicRow, owners: tuple[int, ...], may_suspect: bool) -> None:
         self.topic = topic
@@ -260,4 +337,32 @@ class _TopicSends:
         self.may_suspect = may_suspect
         self.is_ordered = topic.topic_type == meta_pb2.TOPIC_TYPE_FIFO
         self.taken: list[_Taken] = []
+        self.alike: list[AlikeSend] = []
         self.entries: dict[tuple[Destination, PartKind, int], GatheredEntry] = {}
+
+
+def _by_raft_group(
+    owners: tuple[int, ...], sends: Sequence[Sequence[OutgoingMessage]]
+) -> dict[int, Sequence[int]]:
+    """Return the raft groups that sends prefer -> the numbers of those sends."""
+    if len(owners) == 1:
+        return {owners[0]: range(len(sends))}
+    numbers: dict[int, list[int]] = {}
+    for number, messages in enumerate(sends):
+        raft_group = preferred_group(messages[0].message_id, owners)
+        numbers.setdefault(raft_group, []).append(number)
+    return {**numbers}
+
+
+def _runs_with_room(numbers: Sequence[int], sizes_bytes: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Divide sends so that no run is larger than an entry may become before it is full."""
+    run: list[int] = []
+    run_bytes = 0
+    for number in numbers:
+        run.append(number)
+        run_bytes += sizes_bytes[number]
+        if run_bytes > _MAX_ENTRY_BYTES:
+            yield run
+            run, run_bytes = [], 0
+    if run:
+        yield run

@@ -239,6 +239,20 @@ class MessagePreparer:
             for parsed, topic in zip(sends, topics, strict=True)
         ]
 
+    def store_each(
+        self, requests: Sequence[bytes], client_ids: Sequence[str]
+    ) -> Sequence[Sequence[OutgoingMessage]]:
+        """Return the messages of requests in which the native pass found NORMAL ones only.
+
+        Args:
+            requests: to topics that take such messages.
+            client_ids: who sent each.
+        """
+        assert self._send_pass is not None
+        return self._send_pass.store_each(
+            requests, [sender_fragment(client_id) for client_id in client_ids]
+        )
+
     def _taken(
         self, outgoing: Sequence[OutgoingMessage], topic: TopicRow
     ) -> Sequence[OutgoingMessage]:

@@ -26,6 +26,8 @@ from strata_broker.metadata.budget import SendBudget
 from strata_broker.metadata.metadata import LEADER_CHOOSES, TopicRow
 from strata_broker.metadata.quotas import Quotas
 from strata_broker.metadata.requests import Caller, caller_of, time_for
+from strata_broker.sends.alike_sends import AlikeSends
+from strata_broker.sends.answers import AnswerEach, answer_each
 from strata_broker.sends.gathered_sends import GatheredSends
 from strata_broker.sends.large_sends import LargeSends
 from strata_broker.sends.lite_sends import LiteSends
@@ -90,10 +92,14 @@ class Sender:
         self._traces = traces if traces is not None and traces.tracer.enabled else None
         self._send_pass = None
         self.sent: SentWriter = wire.sent
+        self.answer_each: AnswerEach = answer_each
         if runtime.passes is not None and self._traces is None:
             # A trace tells of messages what the pass does not give.
-            self._send_pass = new_send_pass(runtime.passes, config.limits(), self._max_messages)
+            self._send_pass = new_send_pass(
+                runtime.passes, config.limits(), self._max_messages, marks=runtime.marks
+            )
             self.sent = self._send_pass.sent
+            self.answer_each = self._send_pass.answer_each
         self._preparer = MessagePreparer(
             config.limits(),
             config.transaction,
@@ -113,6 +119,7 @@ class Sender:
                 earlier=storage.earlier,
                 requests=runtime.requests,
             )
+        self._alike = self._new_alike(config.send.large_request_bytes)
 
     def take(self, call: HotCall, principal: Principal) -> None:
         """Take one call; it is answered now or when its messages are durable.
@@ -163,10 +170,37 @@ class Sender:
         except RequestError as bad:
             self.refuse(call, message_count, bad, started_s)
 
+    def gather_alike(
+        self, calls: list[HotCall], started_s: float, lets_pass: Callable[[str], bool]
+    ) -> list[HotCall]:
+        """Take those of several calls that are alike; return the others, for `gather`.
+
+        Args:
+            calls: SendMessages of a turn.
+            started_s: see `gather`.
+            lets_pass: whether calls of a client's address need not wait.
+        """
+        if self._alike is None:
+            return calls
+        return self._alike.take(calls, started_s, lets_pass)
+
     def stage_gathered(self) -> None:
         """Stage what `gather` took since."""
         if self._gathered is not None:
             self._gathered.stage()
+
+    def _new_alike(self, large_request_bytes: int) -> AlikeSends | None:
+        if self._send_pass is None or self._gathered is None:
+            return None
+        return AlikeSends(
+            self._send_pass,
+            self._gathered.take_alike,
+            self._access,
+            max_request_bytes=large_request_bytes - 1,
+            timeout_s=self._timeout_s,
+            max_timeout_s=self._max_timeout_s,
+            requests=self.requests,
+        )
 
     def _parse(self, request: bytes, caller: Caller) -> ParsedSend:
         if self._send_pass is not None:

@@ -10,6 +10,7 @@ from strata_broker.access.handle_signer import HandleSigner
 from strata_broker.metadata.budget import SendBudget
 from strata_broker.metadata.metadata import LEADER_CHOOSES, TopicRow
 from strata_broker.metadata.recorder import Recorder
+from strata_broker.sends.answers import AnswerEach
 from strata_broker.sends.searches import Destination, Searches
 from strata_broker.storage_client.append_lanes import Appender
 from strata_edge.ports import HotCall
@@ -35,6 +36,7 @@ class SendOwner(Protocol):
         recorder: counts messages and answers.
         requests: note unexpected failures.
         sent: serialises the answer to messages that are stored.
+        answer_each: gives such answers to many calls.
     """
 
     appender: Appender
@@ -46,6 +48,7 @@ class SendOwner(Protocol):
     recorder: Recorder
     requests: RequestTasks
     sent: SentWriter
+    answer_each: AnswerEach
 
     def destinations(
         self,

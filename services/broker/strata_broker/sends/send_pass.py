@@ -5,6 +5,8 @@ Its twin is `outgoing.py`: what the pass does not take, the twin takes or refuse
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from strata_broker.base import wire
 from strata_edge.passes import NativePasses, SendFragments, SendLimits, SendPass
 from strata_mq.layout import OutgoingMessage
@@ -21,7 +23,11 @@ MESSAGE_GROUP_PROPERTY = "__SHARDINGKEY"
 
 
 def new_send_pass(
-    passes: NativePasses, limits: Limits, max_messages: int
+    passes: NativePasses,
+    limits: Limits,
+    max_messages: int,
+    *,
+    marks: Collection[str] = (),
 ) -> SendPass[OutgoingMessage]:
     """Return a pass.
 
@@ -29,6 +35,7 @@ def new_send_pass(
         passes: makes it.
         limits: of one message.
         max_messages: of one request.
+        marks: names of user properties that the pass leaves to its twin, too.
     """
     fragments = STORE_FRAGMENTS
     return passes.SendPass(
@@ -53,5 +60,5 @@ def new_send_pass(
             fragments.property_name(MESSAGE_GROUP_PROPERTY),
             wire.OK_ANSWER,
         ),
-        sorted(RESERVED_PROPERTIES),
+        sorted({*RESERVED_PROPERTIES, *marks}),
     )

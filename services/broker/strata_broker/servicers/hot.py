@@ -62,10 +62,20 @@ class HotCalls:
         finally:
             self._stage_acks(started_s)
         try:
-            for call in others:
+            for call in self._take_alike(others, started_s):
                 self._take_in_turn(call, started_s)
         finally:
             self._sender.stage_gathered()
+
+    def _take_alike(self, calls: Sequence[HotCall], started_s: float) -> Sequence[HotCall]:
+        """Take sends that are alike; return the calls that are to be taken one by one."""
+        sends = [call for call in calls if call.method == SEND]
+        if len(sends) < 2:
+            return calls
+        rest = self._sender.gather_alike(sends, started_s, self._paced.lets_pass)
+        if len(sends) == len(calls):
+            return rest
+        return [*rest, *(call for call in calls if call.method != SEND)]
 
     def _stage_acks(self, started_s: float) -> None:
         """Stage the acks that were gathered; what cannot be staged with others is taken alone."""

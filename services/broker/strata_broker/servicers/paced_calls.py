@@ -73,6 +73,12 @@ class PacedCalls:
             line.append(call)
         return True
 
+    def lets_pass(self, peer: str) -> bool:
+        """Whether calls of a connection need not wait."""
+        if self._pace.is_idle and not self._lines:
+            return True
+        return peer not in self._lines and not self._pace.wait_s(peer)
+
     def _move_in(self, peer: str, wait_s: float) -> None:
         asyncio.get_running_loop().call_later(wait_s, self._move, peer)
 

@@ -6,6 +6,7 @@ others with UNIMPLEMENTED.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -44,6 +45,10 @@ class PluginParts:
 
 class TakesSends(Protocol):
     """Checks sends before they are handled as messages."""
+
+    @property
+    def marks(self) -> Collection[str]:
+        """Names of user properties; a send without any of them is none of the plugin's."""
 
     def takes_send(self, call: HotCall, principal: Principal) -> bool:
         """Take a SendMessage that is the plugin's own, and answer it; False: it is not.

@@ -5,6 +5,7 @@
 //! text, a code and a limit are written once, in Python.
 
 mod acks;
+mod alike;
 mod deliveries;
 mod digests;
 mod receipts;

@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple, PyType};
 
+use super::alike;
 use super::digests::{md5_of_each, Md5Digest};
 use super::texts::{key_hash, named, packed_id, plain, upper_hex, utf8};
 use super::walk::{push_varint, usual, Fields, Unusual, Usual, NONE};
@@ -32,7 +33,7 @@ const TRANSACTION_ID: u8 = 0x1a;
 const OFFSET: u8 = 0x20;
 
 // MessageType; the index into `SendPass::types`, too.
-const NORMAL: usize = 1;
+pub(super) const NORMAL: usize = 1;
 const FIFO: usize = 2;
 const DELAY: usize = 3;
 const TRANSACTION: usize = 4;
@@ -157,6 +158,35 @@ impl SendPass {
         if message_ids.len() != offsets.len() {
             return Err(PyValueError::new_err("an offset for each message is needed"));
         }
+        Ok(PyBytes::new(py, &self.answer(&message_ids, &offsets)))
+    }
+
+    /// Return sends of a turn that differ in their messages only, and the other calls.
+    #[allow(clippy::type_complexity)]
+    fn gather<'py>(
+        &self,
+        py: Python<'py>,
+        calls: &Bound<'py, PyList>,
+        max_request_bytes: usize,
+    ) -> PyResult<(Vec<alike::Group<'py>>, Bound<'py, PyList>)> {
+        alike::gather(self, py, calls, max_request_bytes)
+    }
+
+    /// Answer calls whose messages are stored at these offsets; return what failed.
+    fn answer_each<'py>(
+        &self,
+        py: Python<'py>,
+        calls: &Bound<'py, PyList>,
+        message_ids: Vec<Vec<PyBackedStr>>,
+        offsets: Vec<u64>,
+    ) -> PyResult<Vec<(usize, PyErr)>> {
+        alike::answer_each(self, py, calls, message_ids, offsets)
+    }
+}
+
+impl SendPass {
+    /// The answer to messages that are stored.
+    pub(super) fn answer(&self, message_ids: &[PyBackedStr], offsets: &[u64]) -> Vec<u8> {
         let ok = &self.fragments.ok_status;
         let mut answer = ok.clone();
         let mut entry = Vec::new();
@@ -169,20 +199,18 @@ impl SendPass {
                 push_varint(&mut entry, message_id.len() as u64);
                 entry.extend_from_slice(message_id.as_bytes());
             }
-            if offset != 0 {
+            if *offset != 0 {
                 entry.push(OFFSET);
-                push_varint(&mut entry, offset);
+                push_varint(&mut entry, *offset);
             }
             answer.push(RESULT);
             push_varint(&mut answer, entry.len() as u64);
             answer.extend_from_slice(&entry);
         }
-        Ok(PyBytes::new(py, &answer))
+        answer
     }
-}
 
-impl SendPass {
-    fn messages<'a>(&self, request: &'a [u8]) -> Usual<Read<'a>> {
+    pub(super) fn messages<'a>(&self, request: &'a [u8]) -> Usual<Read<'a>> {
         let mut messages: Vec<Message<'a>> = Vec::new();
         let mut fields = Fields::new(request, 1);
         while let Some((number, value)) = fields.next()? {
@@ -349,29 +377,29 @@ impl SendPass {
 type Named<'py> = (Bound<'py, PyString>, Bound<'py, PyString>, Bound<'py, PyList>);
 
 /// Namespace and name of the topic, and the messages.
-type Read<'a> = ((&'a str, &'a str), Vec<Message<'a>>);
+pub(super) type Read<'a> = ((&'a str, &'a str), Vec<Message<'a>>);
 
 /// A message, and where its parts are in the request.
 #[derive(Default)]
-struct Message<'a> {
-    topic: &'a [u8],
+pub(super) struct Message<'a> {
+    pub(super) topic: &'a [u8],
     body: &'a [u8],
     /// The system properties as they came.
     own: &'a [u8],
     /// Bytes before and behind them.
     head: &'a [u8],
     tail: &'a [u8],
-    properties: Properties<'a>,
+    pub(super) properties: Properties<'a>,
 }
 
 #[derive(Default)]
-struct Properties<'a> {
+pub(super) struct Properties<'a> {
     tag: &'a [u8],
     keys: Vec<&'a [u8]>,
-    message_id: &'a [u8],
+    pub(super) message_id: &'a [u8],
     has_encoding: bool,
     declared: usize,
-    message_type: usize,
+    pub(super) message_type: usize,
     born_ms: u64,
     /// Rounded up.
     delivery_ms: Option<u64>,
@@ -412,7 +440,7 @@ fn varint_bytes(value: usize) -> usize {
     (usize::BITS - (value | 1).leading_zeros()).div_ceil(7) as usize
 }
 
-fn ascii<'py>(py: Python<'py>, text: &[u8]) -> Bound<'py, PyString> {
+pub(super) fn ascii<'py>(py: Python<'py>, text: &[u8]) -> Bound<'py, PyString> {
     // Plain texts only: nothing is replaced.
     PyString::new(py, &String::from_utf8_lossy(text))
 }

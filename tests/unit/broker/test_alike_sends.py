@@ -1,0 +1,306 @@
+"""Sends that differ in their messages only are decided once, and each is answered by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.meta.v1 import meta_pb2
+from strata_broker.app import BrokerApp
+from strata_broker.base import wire
+from strata_broker.base.config import BrokerConfig
+from strata_broker.sends import alike_sends
+from strata_broker.sends.alike_sends import AlikeSend
+from strata_broker.sends.answers import answer_each
+from strata_broker.sends.send_pass import new_send_pass
+from strata_edge.choice import HOW_TO_GET_IT, installed_passes
+from strata_edge.passes import SendPass
+from strata_mq.layout import OutgoingMessage
+from strata_mq.requests import Limits
+from strata_testing.broker import broker_config
+from strata_testing.broker.client import id_of, message
+from strata_testing.broker.fake_edge import METADATA, FakeCall, FakeEdge
+from strata_testing.broker.fake_meta import FakeMeta
+from strata_testing.broker.fake_storage import FakeStorage
+from tests.parts.required import absent
+
+OK = definition_pb2.OK
+MAX_REQUEST_BYTES = 1_000
+ENTRY_BYTES = 256 * 1024
+MARK = "of-a-plugin"
+Failed = list[tuple[str, BaseException]]
+
+
+@pytest.fixture(scope="module")
+def send_pass() -> SendPass[OutgoingMessage]:
+    """The pass of a broker with one plugin."""
+    passes = installed_passes()
+    if passes is None:
+        absent(f"the native edge: {HOW_TO_GET_IT}")
+    return new_send_pass(passes, Limits(), 32, marks=(MARK,))
+
+
+@pytest.fixture
+def config() -> BrokerConfig:
+    """With tables, whose messages are a plugin's, and large requests in entries."""
+    send = {"large_request_bytes": 2 * ENTRY_BYTES}
+    return broker_config(plugins=["kv"], send=send)
+
+
+@pytest.fixture
+def meta() -> FakeMeta:
+    """The nameserver, with a topic in two raft groups, one of another type and a broker's own."""
+    fake = FakeMeta()
+    fake.add_topic("__strata_audit")
+    fake.add_topic("orders")
+    fake.add_topic("narrow", queue_count=1)
+    fake.add_topic("fifo", meta_pb2.TOPIC_TYPE_FIFO)
+    return fake
+
+
+@pytest.fixture
+def alone(app: BrokerApp, monkeypatch: pytest.MonkeyPatch) -> list[FakeCall]:
+    """Calls that were taken one by one."""
+    taken: list[FakeCall] = []
+    gather = app._sender.gather
+
+    def watched(call: Any, *arguments: Any) -> None:
+        taken.append(call)
+        gather(call, *arguments)
+
+    monkeypatch.setattr(app._sender, "gather", watched)
+    return taken
+
+
+def request_of(*messages: definition_pb2.Message) -> bytes:
+    return service_pb2.SendMessageRequest(messages=messages).SerializeToString()
+
+
+def send_of(*messages: definition_pb2.Message) -> tuple[str, bytes]:
+    return "SendMessage", request_of(*messages)
+
+
+def a_call(
+    *messages: definition_pb2.Message,
+    metadata: Mapping[str, str] = METADATA,
+    time_left_s: float | None = 25.0,
+) -> FakeCall:
+    return FakeCall("SendMessage", request_of(*messages), metadata, time_left_s=time_left_s)
+
+
+async def answers_of(calls: Sequence[FakeCall]) -> list[service_pb2.SendMessageResponse]:
+    async with asyncio.timeout(10):
+        answers = await asyncio.gather(*(call.answer for call in calls))
+    return [service_pb2.SendMessageResponse.FromString(answer) for (answer,) in answers]
+
+
+async def codes_of(calls: Sequence[FakeCall]) -> list[int]:
+    return [answer.status.code for answer in await answers_of(calls)]
+
+
+async def test_calls_with_the_same_headers_topic_and_time_are_a_group(
+    send_pass: SendPass[OutgoingMessage],
+) -> None:
+    """In the order in which they came; what one of them has differently makes another group."""
+    other_client = MappingProxyType({**METADATA})
+    calls = [
+        a_call(message("orders", 1), time_left_s=3.001),
+        a_call(message("orders", 2), message("orders", 3), time_left_s=3.009),
+        a_call(message("narrow", 4), time_left_s=3.0),
+        a_call(message("orders", 5, namespace="n"), time_left_s=3.0),
+        a_call(message("orders", 6), time_left_s=None),
+        a_call(message("orders", 7), metadata=other_client, time_left_s=3.0),
+        a_call(message("orders", 8), time_left_s=2.99),
+        a_call(message("orders", 9), time_left_s=3.005),
+    ]
+    groups, others = send_pass.gather(calls, MAX_REQUEST_BYTES)
+    assert not others
+    assert [[calls.index(call) for call in group[4]] for group in groups] == [
+        [0, 1, 7],
+        [2],
+        [3],
+        [4],
+        [5],
+        [6],
+    ]
+    metadata, peer, namespace, name, _, message_ids, sizes_bytes, left_s = groups[0]
+    assert metadata is METADATA
+    assert (peer, namespace, name, left_s) == (calls[0].peer, "", "orders", 3.001)
+    assert message_ids == [[id_of(1)], [id_of(2), id_of(3)], [id_of(9)]]
+    assert sizes_bytes == [len(calls[number].request) for number in (0, 1, 7)]
+    assert (groups[2][2], groups[3][7], groups[4][0] is other_client) == ("n", None, True)
+
+
+async def test_calls_that_are_not_usual_are_in_no_group(
+    send_pass: SendPass[OutgoingMessage],
+) -> None:
+    """Other types of messages, large requests, and what the twin refuses or a plugin takes."""
+    marked = message("orders", 1)
+    marked.user_properties[MARK] = "x"
+    usual = a_call(message("orders", 2))
+    others = [
+        a_call(message("orders", 3, message_group="g")),
+        a_call(message("orders", 4), message("orders", 5, message_type=definition_pb2.TRANSACTION)),
+        a_call(message("orders", 6, body=bytes(MAX_REQUEST_BYTES))),
+        a_call(message("orders", 7, tag="a|b")),
+        a_call(message("orders", 8), message("narrow", 9)),
+        a_call(marked),
+        a_call(),
+    ]
+    groups, left = send_pass.gather([*others, usual], MAX_REQUEST_BYTES)
+    assert [group[4] for group in groups] == [[usual]]
+    assert left == others
+
+
+async def test_answers_of_the_pass_are_those_of_its_twin(
+    send_pass: SendPass[OutgoingMessage],
+) -> None:
+    """And so are failures: a call that fails to take its answer leaves the others alone."""
+    message_ids = [[id_of(1)], [id_of(2), id_of(3)], [id_of(4)]]
+    offsets = [0, 7, 1 << 40, 9]
+    twins: Sequence[Callable[..., list[tuple[int, Exception]]]] = (
+        answer_each,
+        send_pass.answer_each,
+    )
+    for twin in twins:
+        calls = [a_call(message("orders", number)) for number in range(3)]
+        odd = ValueError("odd")
+
+        def fail(_: Sequence[bytes], failure: Exception = odd) -> None:
+            raise failure
+
+        calls[1].complete = fail  # type: ignore[method-assign, assignment]
+        assert twin(calls, message_ids, offsets) == [(1, odd)]
+        for call, ids, own in ((calls[0], message_ids[0], [0]), (calls[2], message_ids[2], [9])):
+            assert tuple(call.answer.result()) == (wire.sent(ids, own),)
+        assert not calls[1].done()
+    for wrong in ((message_ids, offsets[1:]), (message_ids[1:], offsets[1:])):
+        calls = [a_call(message("orders", number)) for number in range(3)]
+        with pytest.raises(ValueError, match="an offset for each message is needed"):
+            send_pass.answer_each(calls, *wrong)
+        assert not any(call.done() for call in calls)
+
+
+async def test_sends_that_are_alike_are_looked_at_once(
+    app: BrokerApp, edge: FakeEdge, storage: FakeStorage, alone: list[FakeCall]
+) -> None:
+    """A send of another type between them goes its own way; every call gets its own answer."""
+    fifo = message("fifo", 3, message_type=definition_pb2.FIFO, message_group="g")
+    calls = edge.begin_turn(
+        send_of(message("narrow", 1)),
+        send_of(message("narrow", 2), message("narrow", 4)),
+        send_of(fifo),
+        send_of(message("narrow", 5)),
+    )
+    if edge.passes is not None:
+        assert alone == [calls[2]]
+    answers = await answers_of(calls)
+    assert [[entry.message_id for entry in answer.entries] for answer in answers] == [
+        [id_of(1)],
+        [id_of(2), id_of(4)],
+        [id_of(3)],
+        [id_of(5)],
+    ]
+    offsets = [[entry.offset for entry in answers[number].entries] for number in (0, 1, 3)]
+    assert offsets == [[0], [1, 2], [3]]
+    assert app.send_budget.used_bytes == 0
+    assert app._sender.recorder.messages_in == 5
+
+
+async def test_what_speaks_against_sends_is_told_to_each_of_them(
+    edge: FakeEdge, alone: list[FakeCall]
+) -> None:
+    """Codes and texts are those of a send that comes alone."""
+    no_client: Mapping[str, str] = MappingProxyType({})
+    queued = MappingProxyType({**METADATA, "x-strata-queue": "77"})
+    cases = (
+        ("nowhere", METADATA, definition_pb2.TOPIC_NOT_FOUND),
+        ("__strata_audit", METADATA, definition_pb2.ILLEGAL_TOPIC),
+        ("fifo", METADATA, definition_pb2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+        ("orders", no_client, definition_pb2.CLIENT_ID_REQUIRED),
+        ("orders", queued, definition_pb2.BAD_REQUEST),
+    )
+    for topic, metadata, code in cases:
+        alone.clear()
+        sends = [send_of(message(topic, number)) for number in (1, 2)]
+        together = await answers_of(edge.begin_turn(*sends, metadata=metadata))
+        assert len(alone) == 2, topic
+        by_itself = await answers_of([edge.begin(*sends[0], metadata)])
+        assert [answer.status for answer in together] == [by_itself[0].status] * 2, topic
+        assert by_itself[0].status.code == code
+
+
+async def test_messages_of_a_plugin_are_the_plugins(edge: FakeEdge, alone: list[FakeCall]) -> None:
+    """A write of a table among sends is none; the topic of its name does not matter."""
+    write = message("orders", 1)
+    write.user_properties["kv_opType"] = "PUT"
+    calls = edge.begin_turn(
+        send_of(message("orders", 2)), send_of(write), send_of(message("orders", 3))
+    )
+    first, kv, last = await codes_of(calls)
+    assert (first, last) == (OK, OK)
+    assert kv != OK
+    assert calls[1] not in alone
+
+
+async def test_a_turn_fills_several_entries(
+    app: BrokerApp, edge: FakeEdge, storage: FakeStorage
+) -> None:
+    """No entry takes more once it is full, so none keeps the bytes of a whole turn."""
+    storage.gate = asyncio.Event()
+    calls = edge.begin_turn(
+        *(send_of(message("narrow", number, body=bytes(100_000))) for number in range(7))
+    )
+    lanes = app._storage.appender._groups.values()
+    entries = [entry for lane in lanes for batch in lane.waiting for entry in batch.entries]
+    assert [len(entry.indexes) for entry in entries] == [3, 3, 1]
+    storage.gate.set()
+    answers = await answers_of(calls)
+    assert [answer.entries[0].offset for answer in answers] == list(range(7))
+    assert app.send_budget.used_bytes == 0
+
+
+async def test_a_failure_of_the_pass_is_none_of_the_sends(
+    app: BrokerApp, edge: FakeEdge, monkeypatch: pytest.MonkeyPatch, failed_requests: Failed
+) -> None:
+    """It is told; every send is read and prepared by itself."""
+    if edge.passes is None:
+        absent(f"the native edge: {HOW_TO_GET_IT}")
+
+    def odd(*_: Any) -> None:
+        raise ValueError("odd")
+
+    sends = [send_of(message("orders", number)) for number in (1, 2, 3)]
+    alike, preparer = app._sender._alike, app._sender._preparer
+    assert alike is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(alike, "_pass", None)
+        assert await codes_of(edge.begin_turn(*sends)) == [OK] * 3
+    for owner, name in ((alike_sends, "caller_of"), (preparer, "store_each")):
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, odd)
+            assert await codes_of(edge.begin_turn(*sends)) == [OK] * 3
+    failures = [type(failure) for _, failure in failed_requests]
+    assert failures[0] is AttributeError
+    assert set(failures[1:]) == {ValueError}
+    failed_requests.clear()
+
+
+async def test_sends_of_a_connection_that_waits_go_into_its_line(
+    app: BrokerApp, edge: FakeEdge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Being alike is no way around the pace of refused calls."""
+    if edge.passes is None:
+        absent(f"the native edge: {HOW_TO_GET_IT}")
+    paced = edge.hot._paced  # type: ignore[union-attr]
+    taken: list[AlikeSend] = []
+    monkeypatch.setattr(paced, "lets_pass", lambda peer: False)
+    monkeypatch.setattr(app._sender._alike, "_gather", taken.append)
+    calls = edge.begin_turn(send_of(message("orders", 1)), send_of(message("orders", 2)))
+    assert await codes_of(calls) == [OK, OK]
+    assert not taken
