@@ -86,6 +86,7 @@ class SendPass(Generic[_Outgoing]):
                 str,
                 str,
                 str,
+                int,
                 list[_Call],
                 list[list[str]],
                 list[int],

@@ -283,4 +283,16 @@ OF_EDGES = (
         ),
         "assert not taken",
     ),
+    Mutation(
+        "take-ordered-sends-of-a-client-in-groups",
+        23,
+        "services/broker/strata_broker/sends/alike_sends.py",
+        "        if one.message_type == MessageType.FIFO and one.peer in alone:",
+        "        if False:",
+        (
+            "tests/unit/broker/test_alike_sends.py::"
+            "test_ordered_messages_of_a_client_keep_the_order_of_a_turn",
+        ),
+        "assert offsets ==",
+    ),
 )

@@ -15,11 +15,12 @@ Outgoing = TypeVar("Outgoing", bound=tuple[object, ...])
 Call = TypeVar("Call", bound=object)
 
 AlikeCalls: TypeAlias = tuple[
-    Mapping[str, str], str, str, str, list[Call], list[list[str]], list[int], float | None
+    Mapping[str, str], str, str, str, int, list[Call], list[list[str]], list[int], float | None
 ]
 """SendMessages of a turn that differ in their messages only: headers, client's address, namespace
-and name of the topic as the requests have them, calls, ids of each call's messages, bytes of each
-request, the least time that one has left. Times that differ by less than 10 ms are alike."""
+and name of the topic as the requests have them, number of the messages' type, calls, ids of each
+call's messages, bytes of each request, the least time that one has left. Times that differ by less
+than 10 ms are alike."""
 
 
 class SendLimits(NamedTuple):
@@ -95,14 +96,15 @@ class SendPass(Protocol[Outgoing]):
     def gather(
         self, calls: list[Call], max_request_bytes: int
     ) -> tuple[list[AlikeCalls[Call]], list[Call]]:
-        """Find sends that are alike; all of their messages are NORMAL.
+        """Find sends that are alike.
 
         Args:
             calls: `ports.HotCall`s of SendMessage.
             max_request_bytes: larger requests are not alike.
 
         Returns:
-            Groups of calls whose requests `read` would take, and all other calls.
+            Groups of calls whose requests `read` would take, and all other calls; both in the order
+            in which they came.
         """
 
     def answer_each(

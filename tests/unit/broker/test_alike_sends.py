@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
@@ -21,7 +23,7 @@ from strata_broker.sends.send_pass import new_send_pass
 from strata_edge.choice import HOW_TO_GET_IT, installed_passes
 from strata_edge.passes import SendPass
 from strata_mq.layout import OutgoingMessage
-from strata_mq.requests import Limits
+from strata_mq.requests import Limits, MessageType
 from strata_testing.broker import broker_config
 from strata_testing.broker.client import id_of, message
 from strata_testing.broker.fake_edge import METADATA, FakeCall, FakeEdge
@@ -60,6 +62,8 @@ def meta() -> FakeMeta:
     fake.add_topic("orders")
     fake.add_topic("narrow", queue_count=1)
     fake.add_topic("fifo", meta_pb2.TOPIC_TYPE_FIFO)
+    fake.add_topic("delay", meta_pb2.TOPIC_TYPE_DELAY)
+    fake.add_topic("halves", meta_pb2.TOPIC_TYPE_TRANSACTION)
     return fake
 
 
@@ -117,34 +121,37 @@ async def test_calls_with_the_same_headers_topic_and_time_are_a_group(
         a_call(message("orders", 7), metadata=other_client, time_left_s=3.0),
         a_call(message("orders", 8), time_left_s=2.99),
         a_call(message("orders", 9), time_left_s=3.005),
+        a_call(message("orders", 10, message_group="g"), time_left_s=3.0),
     ]
     groups, others = send_pass.gather(calls, MAX_REQUEST_BYTES)
     assert not others
-    assert [[calls.index(call) for call in group[4]] for group in groups] == [
+    assert [[calls.index(call) for call in group[5]] for group in groups] == [
         [0, 1, 7],
         [2],
         [3],
         [4],
         [5],
         [6],
+        [8],
     ]
-    metadata, peer, namespace, name, _, message_ids, sizes_bytes, left_s = groups[0]
+    metadata, peer, namespace, name, kind, _, message_ids, sizes_bytes, left_s = groups[0]
     assert metadata is METADATA
     assert (peer, namespace, name, left_s) == (calls[0].peer, "", "orders", 3.001)
+    assert (kind, groups[6][4]) == (MessageType.NORMAL, MessageType.FIFO)
     assert message_ids == [[id_of(1)], [id_of(2), id_of(3)], [id_of(9)]]
     assert sizes_bytes == [len(calls[number].request) for number in (0, 1, 7)]
-    assert (groups[2][2], groups[3][7], groups[4][0] is other_client) == ("n", None, True)
+    assert (groups[2][2], groups[3][8], groups[4][0] is other_client) == ("n", None, True)
 
 
 async def test_calls_that_are_not_usual_are_in_no_group(
     send_pass: SendPass[OutgoingMessage],
 ) -> None:
-    """Other types of messages, large requests, and what the twin refuses or a plugin takes."""
+    """Mixed messages, large requests, and what the twin refuses or a plugin takes."""
     marked = message("orders", 1)
     marked.user_properties[MARK] = "x"
     usual = a_call(message("orders", 2))
     others = [
-        a_call(message("orders", 3, message_group="g")),
+        a_call(message("orders", 3), message("orders", 3, message_group="g")),
         a_call(message("orders", 4), message("orders", 5, message_type=definition_pb2.TRANSACTION)),
         a_call(message("orders", 6, body=bytes(MAX_REQUEST_BYTES))),
         a_call(message("orders", 7, tag="a|b")),
@@ -153,7 +160,7 @@ async def test_calls_that_are_not_usual_are_in_no_group(
         a_call(),
     ]
     groups, left = send_pass.gather([*others, usual], MAX_REQUEST_BYTES)
-    assert [group[4] for group in groups] == [[usual]]
+    assert [group[5] for group in groups] == [[usual]]
     assert left == others
 
 
@@ -189,12 +196,13 @@ async def test_answers_of_the_pass_are_those_of_its_twin(
 async def test_sends_that_are_alike_are_looked_at_once(
     app: BrokerApp, edge: FakeEdge, storage: FakeStorage, alone: list[FakeCall]
 ) -> None:
-    """A send of another type between them goes its own way; every call gets its own answer."""
-    fifo = message("fifo", 3, message_type=definition_pb2.FIFO, message_group="g")
+    """A send that is not usual goes its own way between them; every call gets its own answer."""
+    unusual = message("narrow", 3)
+    unusual.user_properties["name"] = "\u00e9"
     calls = edge.begin_turn(
         send_of(message("narrow", 1)),
         send_of(message("narrow", 2), message("narrow", 4)),
-        send_of(fifo),
+        send_of(unusual),
         send_of(message("narrow", 5)),
     )
     if edge.passes is not None:
@@ -206,10 +214,59 @@ async def test_sends_that_are_alike_are_looked_at_once(
         [id_of(3)],
         [id_of(5)],
     ]
-    offsets = [[entry.offset for entry in answers[number].entries] for number in (0, 1, 3)]
-    assert offsets == [[0], [1, 2], [3]]
+    offsets = [[entry.offset for entry in answer.entries] for answer in answers]
+    assert sorted(offsets) == [[0], [1, 2], [3], [4]]
     assert app.send_budget.used_bytes == 0
     assert app._sender.recorder.messages_in == 5
+
+
+async def test_ordered_messages_of_a_client_keep_the_order_of_a_turn(
+    app: BrokerApp, edge: FakeEdge, alone: list[FakeCall]
+) -> None:
+    """They are taken together only where that is no other order."""
+
+    def fifo(number: int, time_left_s: float = 3.0, **properties: Any) -> FakeCall:
+        kind = definition_pb2.FIFO
+        one = message("fifo", number, message_type=kind, message_group="g", **properties)
+        return a_call(one, time_left_s=time_left_s)
+
+    turns = (
+        ([fifo(1), fifo(2), fifo(3)], False),
+        ([fifo(4), fifo(5, 2.5), fifo(6)], True),
+        ([fifo(7), fifo(8, keys=["\u00e9"]), fifo(9)], True),
+    )
+    first = 0
+    for calls, is_alone in turns:
+        alone.clear()
+        assert edge.hot is not None
+        edge.hot.handle(calls)
+        offsets = [answer.entries[0].offset for answer in await answers_of(calls)]
+        assert offsets == list(range(first, first + 3))
+        first += 3
+        if edge.passes is not None:
+            assert alone == (calls if is_alone else [])
+
+
+async def test_a_message_that_waits_too_long_is_refused_by_itself(
+    edge: FakeEdge, app: BrokerApp
+) -> None:
+    """The others of its group are stored; halves of several messages are refused as alone."""
+    far, near = (1 << 40), int(time.time()) + 60
+    kind = definition_pb2.DELAY
+
+    def delayed(number: int, due_s: int) -> tuple[str, bytes]:
+        due = Timestamp(seconds=due_s)
+        return send_of(message("delay", number, message_type=kind, delivery_timestamp=due))
+
+    calls = edge.begin_turn(delayed(1, near), delayed(2, far), delayed(3, near))
+    codes = await codes_of(calls)
+    assert codes == [OK, definition_pb2.ILLEGAL_DELIVERY_TIME, OK]
+    halves = [
+        message("halves", number, message_type=definition_pb2.TRANSACTION) for number in (1, 2)
+    ]
+    codes = await codes_of(edge.begin_turn(send_of(*halves), send_of(halves[0])))
+    assert codes == [definition_pb2.MESSAGE_CORRUPTED, OK]
+    assert app.send_budget.used_bytes == 0
 
 
 async def test_what_speaks_against_sends_is_told_to_each_of_them(

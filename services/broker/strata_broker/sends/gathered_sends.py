@@ -27,20 +27,19 @@ from strata_broker.sends.send_owner import SendOwner
 from strata_broker.storage_client.earlier_sends import EarlierSends
 from strata_edge.ports import HotCall
 from strata_mq.layout import OutgoingMessage, PartKind
-from strata_mq.requests import RequestError
+from strata_mq.requests import MessageType, RequestError
 from strata_mq.slots import preferred_group
 from strata_runtime.tasks import RequestTasks
 
 # An entry that is settled in parts keeps the bytes of all of its messages until the last part.
 _MAX_ENTRY_BYTES = 256 * 1024
-_GATHERED_TYPES = frozenset(
-    (
-        meta_pb2.TOPIC_TYPE_NORMAL,
-        meta_pb2.TOPIC_TYPE_FIFO,
-        meta_pb2.TOPIC_TYPE_DELAY,
-        meta_pb2.TOPIC_TYPE_TRANSACTION,
-    )
-)
+# Types of topics whose sends are gathered, and the type that most of their messages have.
+_MESSAGE_TYPES: dict[int, MessageType] = {
+    meta_pb2.TOPIC_TYPE_NORMAL: MessageType.NORMAL,
+    meta_pb2.TOPIC_TYPE_FIFO: MessageType.FIFO,
+    meta_pb2.TOPIC_TYPE_DELAY: MessageType.DELAY,
+    meta_pb2.TOPIC_TYPE_TRANSACTION: MessageType.TRANSACTION,
+}
 # Sends whose deadlines are so close have one: the earliest.
 _DEADLINES_PER_S = 100
 
@@ -101,11 +100,20 @@ class GatheredSends:
         return True
 
     def take_alike(self, alike: AlikeSend) -> bool:
-        """Take requests whose sender may make them; False: they are to be taken by themselves."""
+        """Take requests whose sender may make them; False: they are to be taken by themselves.
+
+        Raises:
+            RequestError: likewise.
+        """
         sends = self._sends_to(alike.topic)
-        if sends is None or sends.topic.topic_type != meta_pb2.TOPIC_TYPE_NORMAL:
+        if sends is None or _MESSAGE_TYPES[sends.topic.topic_type] != alike.message_type:
             return False
-        if sends.may_suspect or self._view.moved_in(sends.topic):
+        if alike.message_type == MessageType.TRANSACTION:
+            if any([len(message_ids) > 1 for message_ids in alike.message_ids]):
+                return False
+            name, client_id = alike.topic, alike.client_id
+            self._producers.sent_half(client_id, name, peer=alike.peer, user=alike.user)
+        if sends.is_ordered or sends.may_suspect or self._view.moved_in(sends.topic):
             # Each message has its own place then, or one to be looked for.
             for number, call in enumerate(alike.calls):
                 parsed = alike.parsed(number)
@@ -137,18 +145,26 @@ class GatheredSends:
         except Exception as failure:  # noqa: BLE001 - each shows by itself whether it is the one
             self._requests.failed(SEND, failure)
             for sends, one in alike:
-                for number, call in enumerate(one.calls):
-                    parsed = one.parsed(number)
-                    taken = _Taken(call, parsed, one.started_s, one.deadline_s)
-                    self._add_or_refuse(sends, taken, ())
+                self._add_each(sends, one)
             return
         at = 0
         for sends, one in alike:
             messages = prepared[at : at + len(one.calls)]
             at += len(one.calls)
+            if one.message_type != MessageType.NORMAL:
+                messages = [self._preparer.taken(own, sends.topic) for own in messages]
+                if not all(messages):
+                    self._add_each(sends, one)
+                    continue
             for raft_group, numbers in _by_raft_group(sends.owners, messages).items():
                 destination = Destination(raft_group, LEADER_CHOOSES, sends.topic.queue_count)
                 self._extend(sends, one, destination, numbers, messages)
+
+    def _add_each(self, sends: _TopicSends, alike: AlikeSend) -> None:
+        """Prepare sends that are alike one by one."""
+        for number, call in enumerate(alike.calls):
+            taken = _Taken(call, alike.parsed(number), alike.started_s, alike.deadline_s)
+            self._add_or_refuse(sends, taken, ())
 
     def _extend(
         self,
@@ -160,8 +176,9 @@ class GatheredSends:
     ) -> None:
         """Put some of the sends that are alike into entries of a destination."""
         sizes_bytes, started_s, deadline_s = alike.sizes_bytes, alike.started_s, alike.deadline_s
+        kind = part_kind(messages[0][0])
         for run in _runs_with_room(numbers, sizes_bytes):
-            entry = self._entry(sends, destination, PartKind.PLAIN, started_s, deadline_s)
+            entry = self._entry(sends, destination, kind, started_s, deadline_s)
             entry.add_all(
                 [alike.calls[number] for number in run],
                 [alike.message_ids[number] for number in run],
@@ -299,7 +316,7 @@ class GatheredSends:
     def _sends_of(self, name: Name) -> _TopicSends | None:
         """Return what sends to a topic have in common; None: they are not gathered."""
         topic = self._view.topic(*name)
-        if topic is None or topic.is_table or topic.topic_type not in _GATHERED_TYPES:
+        if topic is None or topic.is_table or topic.topic_type not in _MESSAGE_TYPES:
             return None
         owners = () if self._quotas.limit_sends else self._view.owners(topic)
         if not owners:

@@ -235,17 +235,17 @@ class MessagePreparer:
             )
         )
         return [
-            () if parsed.messages else self._taken(next(stored), topic)
+            () if parsed.messages else self.taken(next(stored), topic)
             for parsed, topic in zip(sends, topics, strict=True)
         ]
 
     def store_each(
         self, requests: Sequence[bytes], client_ids: Sequence[str]
     ) -> Sequence[Sequence[OutgoingMessage]]:
-        """Return the messages of requests in which the native pass found NORMAL ones only.
+        """Return the messages of requests that the native pass read; `taken` is to follow.
 
         Args:
-            requests: to topics that take such messages.
+            requests: serialised.
             client_ids: who sent each.
         """
         assert self._send_pass is not None
@@ -253,7 +253,7 @@ class MessagePreparer:
             requests, [sender_fragment(client_id) for client_id in client_ids]
         )
 
-    def _taken(
+    def taken(
         self, outgoing: Sequence[OutgoingMessage], topic: TopicRow
     ) -> Sequence[OutgoingMessage]:
         """Return what a native pass made as this topic stores it; nothing: it is to be checked."""

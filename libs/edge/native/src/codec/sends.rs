@@ -33,7 +33,7 @@ const TRANSACTION_ID: u8 = 0x1a;
 const OFFSET: u8 = 0x20;
 
 // MessageType; the index into `SendPass::types`, too.
-pub(super) const NORMAL: usize = 1;
+const NORMAL: usize = 1;
 const FIFO: usize = 2;
 const DELAY: usize = 3;
 const TRANSACTION: usize = 4;
