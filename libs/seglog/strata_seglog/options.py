@@ -30,7 +30,7 @@ class LogOptions:
 
     segment_bytes: int = 256 * _MIB
     max_frame_bytes: int = 64 * _MIB
-    recent_bytes: int = 64 * _MIB
+    recent_bytes: int = 16 * _MIB
     footer_cache_segments: int = 64
     footer_cache_bytes: int = 64 * _MIB
     open_files: int = 64
