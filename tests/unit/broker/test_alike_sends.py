@@ -16,12 +16,14 @@ from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.base import wire
 from strata_broker.base.config import BrokerConfig
+from strata_broker.remoting.face_calls import FaceCaller, FaceSend
 from strata_broker.sends import alike_sends
 from strata_broker.sends.alike_sends import AlikeSend
 from strata_broker.sends.answers import answer_each
 from strata_broker.sends.send_pass import new_send_pass
 from strata_edge.choice import HOW_TO_GET_IT, installed_passes
 from strata_edge.passes import SendPass
+from strata_edge.ports import HotCall
 from strata_mq.layout import OutgoingMessage
 from strata_mq.requests import Limits, MessageType
 from strata_testing.broker import broker_config
@@ -68,9 +70,9 @@ def meta() -> FakeMeta:
 
 
 @pytest.fixture
-def alone(app: BrokerApp, monkeypatch: pytest.MonkeyPatch) -> list[FakeCall]:
+def alone(app: BrokerApp, monkeypatch: pytest.MonkeyPatch) -> list[HotCall]:
     """Calls that were taken one by one."""
-    taken: list[FakeCall] = []
+    taken: list[HotCall] = []
     gather = app._sender.gather
 
     def watched(call: Any, *arguments: Any) -> None:
@@ -194,7 +196,7 @@ async def test_answers_of_the_pass_are_those_of_its_twin(
 
 
 async def test_sends_that_are_alike_are_looked_at_once(
-    app: BrokerApp, edge: FakeEdge, storage: FakeStorage, alone: list[FakeCall]
+    app: BrokerApp, edge: FakeEdge, storage: FakeStorage, alone: list[HotCall]
 ) -> None:
     """A send that is not usual goes its own way between them; every call gets its own answer."""
     unusual = message("narrow", 3)
@@ -221,7 +223,7 @@ async def test_sends_that_are_alike_are_looked_at_once(
 
 
 async def test_ordered_messages_of_a_client_keep_the_order_of_a_turn(
-    app: BrokerApp, edge: FakeEdge, alone: list[FakeCall]
+    app: BrokerApp, edge: FakeEdge, alone: list[HotCall]
 ) -> None:
     """They are taken together only where that is no other order."""
 
@@ -270,7 +272,7 @@ async def test_a_message_that_waits_too_long_is_refused_by_itself(
 
 
 async def test_what_speaks_against_sends_is_told_to_each_of_them(
-    edge: FakeEdge, alone: list[FakeCall]
+    edge: FakeEdge, alone: list[HotCall]
 ) -> None:
     """Codes and texts are those of a send that comes alone."""
     no_client: Mapping[str, str] = MappingProxyType({})
@@ -292,7 +294,20 @@ async def test_what_speaks_against_sends_is_told_to_each_of_them(
         assert by_itself[0].status.code == code
 
 
-async def test_messages_of_a_plugin_are_the_plugins(edge: FakeEdge, alone: list[FakeCall]) -> None:
+async def test_sends_of_remoting_clients_are_taken_by_themselves(
+    edge: FakeEdge, alone: list[HotCall]
+) -> None:
+    """Each names a queue, which no header says."""
+    caller = FaceCaller(METADATA, "127.0.0.1:5555")
+    calls = [FaceSend(request_of(message("orders", queue)), caller, queue) for queue in (1, 2)]
+    assert edge.hot is not None
+    edge.hot.handle(calls)
+    assert alone == calls
+    answers = [service_pb2.SendMessageResponse.FromString((await c.answer)[0]) for c in calls]
+    assert [answer.entries[0].offset for answer in answers] == [0, 0]
+
+
+async def test_messages_of_a_plugin_are_the_plugins(edge: FakeEdge, alone: list[HotCall]) -> None:
     """A write of a table among sends is none; the topic of its name does not matter."""
     write = message("orders", 1)
     write.user_properties["kv_opType"] = "PUT"

@@ -16,6 +16,7 @@ from strata_broker.base.failures import unexpected
 from strata_broker.receives.ack import Acknowledger
 from strata_broker.receives.pending_ack import ACK
 from strata_broker.receives.receive import RECEIVE, Receiver
+from strata_broker.sends.named_queue import QueuedCall
 from strata_broker.sends.pending_send import SEND
 from strata_broker.sends.send import Sender
 from strata_broker.servicers.paced_calls import PacedCalls
@@ -69,13 +70,15 @@ class HotCalls:
 
     def _take_alike(self, calls: Sequence[HotCall], started_s: float) -> Sequence[HotCall]:
         """Take sends that are alike; return the calls that are to be taken one by one."""
-        sends = [call for call in calls if call.method == SEND]
+        sends: list[HotCall] = []
+        others: list[HotCall] = []
+        for call in calls:
+            # The headers of a send do not say all of one that names a queue.
+            is_usual = call.method == SEND and not isinstance(call, QueuedCall)
+            (sends if is_usual else others).append(call)
         if len(sends) < 2:
             return calls
-        rest = self._sender.gather_alike(sends, started_s, self._paced.lets_pass)
-        if len(sends) == len(calls):
-            return rest
-        return [*rest, *(call for call in calls if call.method != SEND)]
+        return self._sender.gather_alike(sends, started_s, self._paced.lets_pass) + others
 
     def _stage_acks(self, started_s: float) -> None:
         """Stage the acks that were gathered; what cannot be staged with others is taken alone."""
