@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -415,6 +416,29 @@ async def test_tables_are_listed_by_their_rights(
             headers(user),
         )
         assert sorted(table.name for table in response.tables) == wanted
+
+
+async def test_who_only_reads_tables_creates_none_by_watching(
+    edge: FakeEdge, meta: FakeMeta, app: BrokerApp
+) -> None:
+    """A watch of a table that is not there creates it for those who may write it."""
+    meta.put(policy_row(6, "ann", "table:prices", "get"))
+    meta.put(policy_row(7, "bob", "table:prices", "get", "update"))
+    await until(lambda: app.view.revision >= meta.revision)
+    request = kv_pb2.WatchRequest(table=kv_pb2.TableName(name="prices")).SerializeToString()
+    serve = edge.server_streams["/strata.kv.v1.KvService/Watch"]
+
+    async def watch(user: str) -> None:
+        async with aclosing(serve(request, FakeCall("", b"", headers(user)))) as changes:  # type: ignore[type-var]
+            await anext(changes)
+
+    with pytest.raises(CallError) as refused:
+        await watch("ann")
+    assert (refused.value.status, app.view.topic("", "%KV%prices")) == ("NOT_FOUND", None)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await watch("bob")
+    assert meta.calls.count("CreateTopic") == 1
 
 
 async def test_dead_letters_are_their_consumer_groups(

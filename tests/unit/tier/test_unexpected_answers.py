@@ -90,6 +90,14 @@ async def test_a_strangers_answer_in_the_middle_of_an_upload(scheme: str, page: 
             await store.put("a.bin", bytes(2 * PART))
 
 
+@pytest.mark.parametrize("page", PAGES)
+async def test_a_strangers_answer_deletes_nothing(page: str) -> None:
+    """Objects of which the answer says nothing are asked for again."""
+    async with behind("s3", every(answering(*PAGES[page]))) as store:
+        with pytest.raises(StoreUnavailableError):
+            await store.delete(["a.bin", "b.bin"])
+
+
 async def test_a_redirect_deletes_and_reads_nothing() -> None:
     """Google's store redirects nobody."""
     async with behind("gs", every(answering(*PAGES["a redirect"]))) as store:

@@ -15,7 +15,8 @@ from google.protobuf.message import DecodeError, Message
 from strata.kv.v1 import kv_pb2, kv_storage_pb2
 from strata_angelia.methods import Rpc, rpcs_of
 from strata_angelia.ports import AngeliaError
-from strata_broker.access.principals import current_principal
+from strata_broker.access.guard import principal_of
+from strata_broker.access.principals import Principal, current_principal
 from strata_broker.base.audit import Audited, FirstUse
 from strata_broker.base.failures import Methods
 from strata_broker.base.parsing import parse
@@ -35,7 +36,7 @@ from strata_broker.servicers.plugins import PluginParts
 from strata_edge.ports import CallError, CallInfo, ServerStreamHandler, UnaryHandler
 from strata_kv.names import table_of
 from strata_metadata.errors import MetaRefused
-from strata_mq.access import ResourceKind
+from strata_mq.access import Action, ResourceKind
 from strata_mq.layout import prefix_end
 from strata_mq.requests import Code, RequestError
 
@@ -49,6 +50,7 @@ _FAILURES = (RequestError, MetaRefused, AngeliaError)
 _CHANGES = ("CreateTable", "DeleteTable")
 
 _caller: ContextVar[Audited] = ContextVar("caller of a table")
+_principal: ContextVar[Principal] = ContextVar("principal of a stream of a table")
 
 
 class KvServicer:
@@ -256,8 +258,12 @@ class KvServicer:
     async def watch(
         self, request: kv_pb2.WatchRequest, deadline_s: float
     ) -> AsyncGenerator[kv_pb2.WatchResponse, None]:
-        """Stream changes."""
-        topic = await self._tables.for_write(request.table, _use("Watch"))
+        """Stream changes; a table that is not there is created for those who may write it."""
+        name = request.table.namespace, request.table.name
+        if _principal.get().may(ResourceKind.TABLE, name, Action.UPDATE):
+            topic = await self._tables.for_write(request.table, _use("Watch"))
+        else:
+            topic = self._tables.get(request.table)
         changes = self._streams.watch(topic, request.prefix, request.from_revision)
         async with aclosing(changes):
             async for response in changes:
@@ -293,6 +299,7 @@ class KvServicer:
         async def answer(data: bytes, info: CallInfo) -> AsyncIterator[bytes]:
             request = _parsed(rpc.request_type, data)
             _caller.set(audited(info))
+            _principal.set(principal_of(info))
             try:
                 with self._stream_shares.holding(_owners_of(info)):
                     async with aclosing(rpc.function(request, self._deadline_s(info))) as responses:

@@ -186,11 +186,14 @@ class S3Store:
     def _delete_many(self, keys: Sequence[str]) -> None:
         answer = self._client.delete_objects(
             Bucket=self._bucket,
+            # It tells of each object: an answer that tells of none is not the store's.
             Delete={
                 "Objects": [{"Key": self._requests.path(key)} for key in keys],
-                "Quiet": True,
+                "Quiet": False,
             },
         )
+        if not answer.get("Deleted") and not answer.get("Errors"):
+            raise StoreUnavailableError(self.name, keys[0], "the answer tells of no object")
         for failed in answer.get("Errors", ()):
             code = failed.get("Code", "")
             if code != "NoSuchKey":
