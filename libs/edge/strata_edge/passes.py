@@ -19,8 +19,8 @@ AlikeCalls: TypeAlias = tuple[
 ]
 """SendMessages of a turn that differ in their messages only: headers, client's address, namespace
 and name of the topic as the requests have them, number of the messages' type, calls, ids of each
-call's messages, bytes of each request, the least time that one has left. Times that differ by less
-than 10 ms are alike."""
+call's messages, bytes of each request, the least time that one has left. Times in the same
+hundredth of a second are alike."""
 
 
 class SendLimits(NamedTuple):

@@ -10,9 +10,22 @@ import pytest
 import structlog
 
 from strata_state.metadata import MetadataStoreError, MetadataSyncFailed
+from strata_storage.process.member import StorageMember, _Running
 from strata_storage.process.member_setup import MemberOptions
 from strata_testing import until
-from tests.integration.storage.storage_cluster import ClusterUnderTest
+from tests.integration.storage.storage_cluster import ClusterUnderTest, MemberUnderTest
+
+
+async def only_member(
+    cluster: ClusterUnderTest,
+) -> tuple[str, MemberUnderTest, StorageMember, _Running]:
+    """Start a node; return its name, its process as a test has it, the member and its parts."""
+    (name,) = await cluster.add(1)
+    under_test = cluster.members[name]
+    member = under_test.member
+    assert member is not None
+    assert member._running is not None
+    return name, under_test, member, member._running
 
 
 @pytest.mark.parametrize("step", ["write", "sync"])
@@ -21,12 +34,8 @@ async def test_a_replica_is_hosted_when_the_copy_has_room(
 ) -> None:
     """Neither the change that wants it nor syncs behind it end the process on a full disk."""
     async with ClusterUnderTest(tmp_path) as cluster:
-        (name,) = await cluster.add(1)
-        under_test = cluster.members[name]
-        member = under_test.member
-        assert member is not None
-        assert member._running is not None
-        cache, store = member._running.cache, member._running.store
+        name, under_test, member, running = await only_member(cluster)
+        cache, store = running.cache, running.store
         refused: list[str] = []
 
         def refuse(*_: object) -> NoReturn:
@@ -54,12 +63,8 @@ async def test_a_failed_sync_of_the_copy_is_final(
 ) -> None:
     """It may have lost what it was asked to keep, and a second one would not say so (rule 7)."""
     async with ClusterUnderTest(tmp_path) as cluster:
-        (name,) = await cluster.add(1)
-        under_test = cluster.members[name]
-        member = under_test.member
-        assert member is not None
-        assert member._running is not None
-        store, refused = member._running.store, []
+        name, under_test, member, running = await only_member(cluster)
+        store, refused = running.store, []
 
         def refuse() -> NoReturn:
             refused.append(name)

@@ -10,7 +10,7 @@ Nothing is gathered longer than a turn, so the metadata cannot change meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from strata.meta.v1 import meta_pb2
@@ -360,7 +360,7 @@ class _TopicSends:
 
 def _by_raft_group(
     owners: tuple[int, ...], sends: Sequence[Sequence[OutgoingMessage]]
-) -> dict[int, Sequence[int]]:
+) -> Mapping[int, Sequence[int]]:
     """Return the raft groups that sends prefer -> the numbers of those sends."""
     if len(owners) == 1:
         return {owners[0]: range(len(sends))}
@@ -368,7 +368,7 @@ def _by_raft_group(
     for number, messages in enumerate(sends):
         raft_group = preferred_group(messages[0].message_id, owners)
         numbers.setdefault(raft_group, []).append(number)
-    return {**numbers}
+    return numbers
 
 
 def _runs_with_room(numbers: Sequence[int], sizes_bytes: Sequence[int]) -> Iterator[Sequence[int]]:
