@@ -249,6 +249,49 @@ async def test_ordered_messages_of_a_client_keep_the_order_of_a_turn(
             assert alone == (calls if is_alone else [])
 
 
+def fifo_send(first: int, *message_groups: int) -> tuple[str, bytes]:
+    """A request with a message of each of the message groups."""
+    kind = definition_pb2.FIFO
+    return send_of(
+        *(
+            message("fifo", first + number, message_type=kind, message_group=f"g{message_group}")
+            for number, message_group in enumerate(message_groups)
+        )
+    )
+
+
+async def test_ordered_messages_of_a_turn_go_where_their_message_groups_say(
+    edge: FakeEdge, storage: FakeStorage
+) -> None:
+    """In the order of the turn, also those of requests with several messages."""
+    singles = [(number % 6,) for number in range(15)]
+    for requests in (singles, [*singles[:7], (4, 0), (1, 1), *singles[7:]]):
+        sends = [fifo_send(10 * number, *names) for number, names in enumerate(requests)]
+        storage.queues.clear()
+        await answers_of(edge.begin_turn(*sends))
+        together = dict(storage.queues)
+        storage.queues.clear()
+        storage.ids.clear()
+        for send in sends:
+            await answers_of([edge.begin(*send, METADATA)])
+        assert together == storage.queues
+        storage.ids.clear()
+        assert len(together) > 2
+
+
+async def test_an_ordered_message_without_a_queue_is_refused_by_itself(
+    edge: FakeEdge, app: BrokerApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of its turn that have one are stored."""
+    view = app._sender._view
+    owner = view.owner
+    monkeypatch.setattr(view, "owner", lambda topic, queue: queue and owner(topic, queue))
+    codes = await codes_of(edge.begin_turn(*(fifo_send(number, number) for number in range(20))))
+    assert set(codes) == {OK, definition_pb2.FORBIDDEN}
+    for number, code in enumerate(codes):
+        assert await codes_of([edge.begin(*fifo_send(100 + number, number), METADATA)]) == [code]
+
+
 async def test_a_message_that_waits_too_long_is_refused_by_itself(
     edge: FakeEdge, app: BrokerApp
 ) -> None:

@@ -108,12 +108,17 @@ class GatheredSends:
         sends = self._sends_to(alike.topic)
         if sends is None or _MESSAGE_TYPES[sends.topic.topic_type] != alike.message_type:
             return False
+        are_single = all([len(message_ids) == 1 for message_ids in alike.message_ids])
         if alike.message_type == MessageType.TRANSACTION:
-            if any([len(message_ids) > 1 for message_ids in alike.message_ids]):
+            if not are_single:
                 return False
             name, client_id = alike.topic, alike.client_id
             self._producers.sent_half(client_id, name, peer=alike.peer, user=alike.user)
-        if sends.is_ordered or sends.may_suspect or self._view.moved_in(sends.topic):
+        if (
+            sends.may_suspect
+            or self._view.moved_in(sends.topic)
+            or (sends.is_ordered and not are_single)
+        ):
             # Each message has its own place then, or one to be looked for.
             for number, call in enumerate(alike.calls):
                 parsed = alike.parsed(number)
@@ -156,9 +161,30 @@ class GatheredSends:
                 if not all(messages):
                     self._add_each(sends, one)
                     continue
-            for raft_group, numbers in _by_raft_group(sends.owners, messages).items():
-                destination = Destination(raft_group, LEADER_CHOOSES, sends.topic.queue_count)
+            numbers_at = self._by_destination(sends, messages)
+            if numbers_at is None:
+                self._add_each(sends, one)
+                continue
+            for destination, numbers in numbers_at.items():
                 self._extend(sends, one, destination, numbers, messages)
+
+    def _by_destination(
+        self, sends: _TopicSends, messages: Sequence[Sequence[OutgoingMessage]]
+    ) -> Mapping[Destination, Sequence[int]] | None:
+        """Return where the messages of sends go -> the numbers of those sends, in order.
+
+        None: some of the sends are to be staged or refused by themselves.
+        """
+        if not sends.is_ordered:
+            return {
+                Destination(raft_group, LEADER_CHOOSES, sends.topic.queue_count): numbers
+                for raft_group, numbers in _by_raft_group(sends.owners, messages).items()
+            }
+        own = [message for (message,) in messages]
+        try:
+            return dict(self._sender.destinations(sends.topic, own, range(len(own))))
+        except RequestError:
+            return None
 
     def _add_each(self, sends: _TopicSends, alike: AlikeSend) -> None:
         """Prepare sends that are alike one by one."""
