@@ -264,9 +264,16 @@ class GsStore:
         for key in keys:
             request = GsRequest("DELETE", self._requests.object_path(self._prefix + key))
             try:
-                await self._requests.run(StoreOperation.DELETE, key, request, read=_ignored)
+                await self._requests.run(
+                    StoreOperation.DELETE, key, request, read=partial(self._deleted, key)
+                )
             except ObjectNotFoundError:
                 continue
+
+    def _deleted(self, key: str, answer: GsAnswer) -> None:
+        """Check that the store answered: with nothing, as an emulator with the nothing of JSON."""
+        if answer.status != 204 and answer.body.strip() != b"null":
+            raise StoreUnavailableError(self.name, key, f"{answer.status} answers no deletion")
 
     async def remove_leftovers(self, before_ms: int) -> int:
         """Do nothing: the store forgets unfinished uploads by itself."""

@@ -201,9 +201,12 @@ class S3Store:
                 raise of_code(code, 0, failed.get("Message", ""), self.name, key)
 
     async def _delete_one(self, key: str) -> None:
-        delete = partial(
-            self._client.delete_object, Bucket=self._bucket, Key=self._requests.path(key)
-        )
+        def delete() -> None:
+            answer = self._client.delete_object(Bucket=self._bucket, Key=self._requests.path(key))
+            status = answer["ResponseMetadata"]["HTTPStatusCode"]
+            if status != 204:
+                raise StoreUnavailableError(self.name, key, f"{status} answers no deletion")
+
         try:
             await self._requests.run(StoreOperation.DELETE, key, delete)
         except ObjectNotFoundError:
