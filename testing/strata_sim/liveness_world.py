@@ -351,6 +351,7 @@ class SimNode:
         """See `store_liveness.RaftGroups`."""
         self.ticked.discard(raft_group)
         self.resting.add(raft_group)
+        self.members[raft_group].node.quiesced()
 
     def wake(self, raft_group: int) -> None:
         """See `store_liveness.RaftGroups`."""

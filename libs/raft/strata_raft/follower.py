@@ -46,6 +46,10 @@ class Follower:
         """Campaign with the next tick: a candidate that is less fit has just been refused."""
         self._ticks = self._timeout_ticks
 
+    def rests(self) -> None:
+        """Forget the silence so far: the leader's node has just said that it leads."""
+        self._ticks = 0
+
     def voted(self) -> None:
         """Give the candidate that got the vote time to win."""
         self._ticks = 0

@@ -135,6 +135,11 @@ class RawNode:
         self._become(self._role.tick())
         return self._state.take_effects()
 
+    def quiesced(self) -> None:
+        """Begin a time without ticks; a follower has just heard of its leader (rule 13)."""
+        if isinstance(self._role, Follower):
+            self._role.rests()
+
     # -- what can be asked ---------------------------------------------------------------------
 
     @property

@@ -30,6 +30,9 @@ from strata_state.metadata import (
     Row,
 )
 
+# RocksDB's refusal to append to its WAL, or to sync it, once an append failed.
+_WRITE_FAILED = "Writer has previous error"
+
 
 @dataclass(frozen=True, slots=True)
 class MetadataStoreOptions:
@@ -130,6 +133,9 @@ class RocksDbMetadataStore:
         try:
             self._database.flush_wal(True)
         except Exception as error:  # rocksdict has no narrower type
+            if _WRITE_FAILED in str(error):
+                # A write failed while this began, and no sync was tried.
+                raise MetadataStoreError(f"metadata rows cannot be synced: {error}") from error
             raise MetadataSyncFailed(f"metadata rows cannot be synced: {error}") from error
 
     def _reopen(self) -> None:
@@ -174,7 +180,9 @@ class RocksDbMetadataStore:
         """
         with self._syncing:
             try:
-                self._flush_wal()
+                # After a failed write nothing can be synced; what had to be, was before.
+                if not self._write_failed:
+                    self._flush_wal()
             finally:
                 self._let_go()
 

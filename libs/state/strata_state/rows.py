@@ -361,7 +361,7 @@ class LocalRows(RowsOfKind):
     __slots__ = ()
 
     def get(self) -> LocalRow | None:
-        """Return it; None: there are no rows, or they are older than this kind."""
+        """Return it; None: there are no rows, or nobody knows whose they are."""
         value = self._store.get(self._prefix)
         return None if value is None else LocalRow.decode(value)
 

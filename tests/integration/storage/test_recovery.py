@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.layout.rows import RowKind
+from strata_mq.layout.rows import LocalRow, RowKind
 from strata_seglog.errors import CorruptFrame
 from strata_state.memory_store import MemoryStore
 from strata_state.ports import Row
+from strata_state.rows import GroupRows
 from strata_storage.base.config import StorageConfig
 from strata_storage.upkeep import row_preparer
 from strata_storage.upkeep.rebuild import RebuildError, Rebuilt, rebuild_if_needed
@@ -118,6 +119,8 @@ async def test_a_checkpoint_is_used_also_when_the_log_has_all_entries(
 
     def noted(*args: Any) -> Rebuilt | None:
         found = rebuild_if_needed(*args)
+        # A crash now leaves no rows without an owner (`claim_rows`).
+        assert GroupRows(args[0], GROUP).local.get() == LocalRow(100 + GROUP)
         rebuilt.append(found is not None)
         return found
 

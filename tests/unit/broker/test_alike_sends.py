@@ -406,6 +406,25 @@ async def test_a_failure_of_the_pass_is_none_of_the_sends(
     failed_requests.clear()
 
 
+async def test_a_failure_to_place_ordered_sends_is_none_of_the_others(
+    app: BrokerApp, edge: FakeEdge, monkeypatch: pytest.MonkeyPatch, failed_requests: Failed
+) -> None:
+    """Each of them is refused by itself; sends of the same turn to other topics are stored."""
+    destinations = app._sender.destinations
+
+    def odd(topic: Any, *arguments: Any) -> Any:
+        if topic.name == "fifo":
+            raise ValueError("odd")
+        return destinations(topic, *arguments)
+
+    monkeypatch.setattr(app._sender, "destinations", odd)
+    calls = edge.begin_turn(fifo_send(1, 1), fifo_send(2, 2), send_of(message("orders", 3)))
+    internal = definition_pb2.INTERNAL_SERVER_ERROR
+    assert await codes_of(calls) == [internal, internal, OK]
+    assert {str(failure) for _, failure in failed_requests} == {"odd"}
+    failed_requests.clear()
+
+
 async def test_sends_of_a_connection_that_waits_go_into_its_line(
     app: BrokerApp, edge: FakeEdge, monkeypatch: pytest.MonkeyPatch
 ) -> None:

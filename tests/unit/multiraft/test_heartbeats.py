@@ -140,3 +140,12 @@ def test_a_late_beat_does_not_make_the_peers_clock_late(heartbeats: PeerHeartbea
 def test_skew_is_measured_against_the_median_of_all(offsets_ms: list[int], skew: int) -> None:
     """This node is off when more than half of all nodes are elsewhere."""
     assert skew_ms(offsets_ms) == skew
+
+
+def test_a_peer_that_was_forgotten_gets_numbers_that_it_has_not_seen() -> None:
+    """It may remember the old ones; that it does is no proof that it hears us now."""
+    heartbeats = PeerHeartbeats(MAX_UNCONFIRMED, 70)
+    assert not heartbeats.life(PEER_BOOT)
+    assert heartbeats.next_heartbeat(NOON_MS).number == 71
+    assert receive(heartbeats, 1, acknowledged=70) == HeartbeatNews(fresh=True)
+    assert receive(heartbeats, 2, acknowledged=71) == HeartbeatNews(fresh=True, regained=True)

@@ -106,6 +106,17 @@ async def test_a_full_disk_hands_over_as_soon_as_it_is_known(cluster: Cluster) -
     assert any(cluster.replica(node_id).is_ready_leader() for node_id in (2, 3))
 
 
+async def test_who_hands_over_does_not_rest(cluster: Cluster) -> None:
+    """Without ticks a hand-over that nobody took would refuse proposals for good."""
+    node, leader = cluster.nodes[1].multiraft, cluster.replica(1)
+    await cluster.settled()
+    assert not leader.is_busy()
+    node.set_peer_disk_marks({"2": 1, "3": 1})
+    node.set_disk_mark(2)
+    assert leader.is_handing_over
+    assert leader.is_busy()
+
+
 async def test_a_full_disk_hands_over_when_somebody_gets_room(cluster: Cluster) -> None:
     """A peer's mark that falls is as good a reason as this node's that rises."""
     node = cluster.nodes[1].multiraft

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from strata_state.metadata import MetadataStoreError
+from strata_state.metadata import MetadataStoreError, MetadataSyncFailed
 from strata_state.metadata_rocksdb import MetadataStoreOptions, RocksDbMetadataStore
 
 FIRST, END = b"", b"\xff"
@@ -89,6 +89,30 @@ def test_a_store_goes_on_after_a_write_that_failed(tmp_path: Path) -> None:
     assert list(copy.scan(FIRST, END)) == [ROW, (b"k3", b"3")]
     copy.close()
     store.close()
+
+
+def test_a_write_that_fails_beside_a_sync_is_no_failed_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sync has begun and was not tried; neither it nor the close ends the process."""
+    store = RocksDbMetadataStore(tmp_path)
+    store.write([ROW])
+    store.sync()
+    flush_wal = store._flush_wal
+
+    def after_a_write() -> None:
+        with no_file_may_grow(tmp_path), pytest.raises(MetadataStoreError, match="be written"):
+            store.write([(b"k2", ROW[1])])
+        flush_wal()
+
+    monkeypatch.setattr(store, "_flush_wal", after_a_write)
+    with pytest.raises(MetadataStoreError, match="previous error") as raised:
+        store.sync()
+    assert not isinstance(raised.value, MetadataSyncFailed)
+    store.close()
+    again = RocksDbMetadataStore(tmp_path)
+    assert list(again.scan(FIRST, END)) == [ROW]
+    again.close()
 
 
 def test_files_are_opened_anew_only_where_there_is_room(tmp_path: Path) -> None:

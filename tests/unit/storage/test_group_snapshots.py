@@ -12,9 +12,10 @@ from strata_raft import Configuration, SnapshotMetadata
 from strata_state.flush import Flusher
 from strata_state.memory_store import MemoryStore
 from strata_state.ports import RowBatch, StateError
+from strata_state.rows import GroupRows
 from strata_storage.base.config import EngineOptions
 from strata_storage.rows.machine import GroupMachine
-from strata_storage.upkeep.group_snapshots import GroupSnapshots, claim_rows
+from strata_storage.upkeep.group_snapshots import GroupSnapshots, claim_rows, drop_rows
 
 GROUP = 3
 METADATA = SnapshotMetadata(9, 2, Configuration(frozenset({1, 2})))
@@ -145,6 +146,32 @@ def test_rows_of_a_removed_replica_are_not_taken_over_by_the_next_one() -> None:
     assert not claim_rows(store, GROUP, 5)
     assert machine_of(store).applied_index() == 0
     assert store.get((GROUP + 1).to_bytes(4) + b"\x02other") == b"other"
+
+
+def unmarked(store: MemoryStore) -> MemoryStore:
+    """Rows whose owner a crash took."""
+    batch = store.new_batch()
+    batch.delete(GroupRows(store, GROUP).local._prefix)
+    store.write(batch)
+    return store
+
+
+def test_rows_without_an_owner_are_taken_over_by_nobody() -> None:
+    """They could be those of a replica that has left."""
+    store = unmarked(store_with_rows(1))
+    assert machine_of(store).applied_index() == 9
+    assert not claim_rows(store, GROUP, 5)
+    assert machine_of(store).applied_index() == 0
+
+
+def test_rows_without_an_owner_go_with_the_replica_that_leaves() -> None:
+    """Those of another replica stay."""
+    store = unmarked(store_with_rows(1))
+    drop_rows(store, GROUP, 1)
+    assert list(machine_of(store).rows.all()) == []
+    store = store_with_rows(1)
+    drop_rows(store, GROUP, 2)
+    assert machine_of(store).applied_index() == 9
 
 
 class FullStore(MemoryStore):

@@ -38,9 +38,12 @@ class PeerHeartbeats:
 
     Args:
         max_unconfirmed: our heartbeats after the newest acknowledged one that support outlives.
+        sent_number: at least that of the newest heartbeat that this process ever sent to the peer,
+            which may remember it. Acknowledgements of these do not count.
     """
 
     __slots__ = (
+        "_forgotten_number",
         "_max_unconfirmed",
         "_offsets_ms",
         "boot_id",
@@ -51,11 +54,12 @@ class PeerHeartbeats:
         "supported",
     )
 
-    def __init__(self, max_unconfirmed: int) -> None:
+    def __init__(self, max_unconfirmed: int, sent_number: int = 0) -> None:
         self._max_unconfirmed = max_unconfirmed
+        self._forgotten_number = sent_number
         self.boot_id = 0
         self.received_number = 0
-        self.sent_number = 0
+        self.sent_number = sent_number
         self.supported = False
         self.confirmed_number = 0
         self.disk_mark = 0
@@ -92,7 +96,8 @@ class PeerHeartbeats:
         self._offsets_ms.append(beat.wall_ms - wall_ms)
         if beat.acknowledged_boot_id == own_boot_id:
             acknowledged = min(beat.acknowledged_number, self.sent_number)
-            self.confirmed_number = max(self.confirmed_number, acknowledged)
+            if acknowledged > self._forgotten_number:
+                self.confirmed_number = max(self.confirmed_number, acknowledged)
         regained = not self.supported and self._is_young()
         self.supported = self.supported or regained
         return HeartbeatNews(fresh=True, regained=regained)

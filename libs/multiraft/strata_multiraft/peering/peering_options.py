@@ -75,6 +75,11 @@ class LivenessOptions:
     hand_over_interval_ms: int = 1000
     max_peers: int = 256
 
+    @property
+    def max_unconfirmed(self) -> int:
+        """Heartbeats after the newest acknowledged one that support of a peer outlives."""
+        return self.support_timeout_ms // self.heartbeat_interval_ms
+
     def __post_init__(self) -> None:
         if self.support_timeout_ms < 3 * self.heartbeat_interval_ms:
             raise ValueError("support_timeout_ms must be 3 heartbeat intervals or more")

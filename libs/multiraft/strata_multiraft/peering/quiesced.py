@@ -19,7 +19,10 @@ _TOLERATED_MISMATCHES = 1
 
 
 class QuiescedGroup(NamedTuple):
-    """A quiesced raft group at its leader; its log ends with `last_index`, committed."""
+    """A quiesced raft group at its leader; its log ends with `last_index`, committed.
+
+    A leader may wake and rest again in the same term, with a longer log: that is another item.
+    """
 
     raft_group: int
     term: int
@@ -52,13 +55,12 @@ class QuiescedSet:
     def __contains__(self, raft_group: object) -> bool:
         return raft_group in self._items
 
-    def term(self, raft_group: int) -> int:
-        """Return the term in which the raft group quiesced; 0: it did not."""
-        item = self._items.get(raft_group)
-        return item.term if item is not None else 0
+    def get(self, raft_group: int) -> QuiescedGroup | None:
+        """Return how the raft group quiesced; None: it did not."""
+        return self._items.get(raft_group)
 
     def add(self, item: QuiescedGroup) -> None:
-        """Add, or replace an item of another term."""
+        """Add, or replace an item of another term or with another end of the log."""
         self.discard(item.raft_group)
         self._items[item.raft_group] = item
         self.hash = (self.hash + mix(item.raft_group, item.term)) & _MASK

@@ -115,6 +115,7 @@ class StoreLiveness:
         self._options = options
         self._interval_s = options.heartbeat_interval_ms / 1000
         self._peers: dict[str, _Peer] = {}
+        self._forgotten_number = 0  # newest to a peer that was forgotten: a boot repeats none
         self._idle: dict[int, _Idle] = {}
         # Resting raft groups: led from here, with the nodes of their other replicas; followed
         # here, with the node that leads.
@@ -247,7 +248,7 @@ class StoreLiveness:
             for raft_group in peer.followed.missing_in(items):
                 self._groups.wake(raft_group)
         for item in items:
-            if peer.followed.groups.term(item.raft_group) == item.term:
+            if peer.followed.groups.get(item.raft_group) == item:
                 continue
             if item.raft_group in peer.followed.groups:
                 self._groups.wake(item.raft_group)
@@ -332,7 +333,8 @@ class StoreLiveness:
             self._peer(node_id)
         for node_id in [n for n, peer in self._peers.items() if not peer.heartbeats.supported]:
             if node_id not in wanted:
-                del self._peers[node_id]
+                sent_number = self._peers.pop(node_id).heartbeats.sent_number
+                self._forgotten_number = max(self._forgotten_number, sent_number)
                 self._clocks_ms.pop(self.machine_of(node_id), None)
                 self._heartbeats.forget(node_id)
 
@@ -469,15 +471,13 @@ class StoreLiveness:
         return frozenset(nodes) if is_quorum(configuration, complete) else None
 
     def _is_supported(self, node_id: str | None) -> bool:
-        peer = self._peers.get(node_id) if node_id is not None else None
-        return peer is not None and peer.heartbeats.supported
+        return (peer := self._peers.get(node_id or "")) is not None and peer.heartbeats.supported
 
     def _peer(self, node_id: str) -> _Peer | None:
         peer = self._peers.get(node_id)
         if peer is None and len(self._peers) < self._options.max_peers:
-            options = self._options
-            max_unconfirmed = options.support_timeout_ms // options.heartbeat_interval_ms
-            peer = self._peers[node_id] = _Peer(max_unconfirmed)
+            peer = _Peer(self._options.max_unconfirmed, self._forgotten_number)
+            self._peers[node_id] = peer
         return peer
 
     def _count_peers(self) -> Iterable[tuple[float, Mapping[str, str]]]:
@@ -491,8 +491,8 @@ class _Peer:
 
     __slots__ = ("followed", "heartbeats", "led")
 
-    def __init__(self, max_unconfirmed: int) -> None:
-        self.heartbeats = PeerHeartbeats(max_unconfirmed)
+    def __init__(self, max_unconfirmed: int, sent_number: int) -> None:
+        self.heartbeats = PeerHeartbeats(max_unconfirmed, sent_number)
         self.led = LedQuiesced()
         self.followed = FollowedQuiesced()
 

@@ -284,8 +284,7 @@ class Replica:
         """Write checkpoint frames with the next group commit.
 
         Returns:
-            A future with the log position up to which everything is durable; it fails with
-            LogFull.
+            A future with the log position up to which all is durable; it fails with LogFull.
         """
         return self._driver.write_control(frames)
 
@@ -301,6 +300,7 @@ class Replica:
             self._proposals
             or self._reads.waits_for_leader()
             or self._calls.waits
+            or self.is_handing_over  # which only ticks end if nobody took it
             or self.installing
             or self.apply_lag()
         )
@@ -390,6 +390,7 @@ class Replica:
 
     def quiesced(self) -> None:
         """No ticks come from now on."""
+        self.node.quiesced()
         self.fitness.quiesced()
 
     def applied_configuration(self) -> Configuration:

@@ -156,12 +156,13 @@ class GatheredSends:
         for sends, one in alike:
             messages = prepared[at : at + len(one.calls)]
             at += len(one.calls)
-            if one.message_type != MessageType.NORMAL:
-                messages = [self._preparer.taken(own, sends.topic) for own in messages]
-                if not all(messages):
-                    self._add_each(sends, one)
-                    continue
-            numbers_at = self._by_destination(sends, messages)
+            try:
+                if one.message_type != MessageType.NORMAL:
+                    messages = [self._preparer.taken(own, sends.topic) for own in messages]
+                numbers_at = self._by_destination(sends, messages) if all(messages) else None
+            except Exception as failure:  # noqa: BLE001 - as said above
+                self._requests.failed(SEND, failure)
+                numbers_at = None
             if numbers_at is None:
                 self._add_each(sends, one)
                 continue

@@ -28,7 +28,8 @@ from strata_storage.rows.machine import GroupMachine
 def claim_rows(store: StateStore, raft_group: int, replica_id: int) -> bool:
     """See to it that a raft group's rows are those of the replica that is hosted now.
 
-    Rows of a replica that was removed, or of an install that a crash cut off, go. Blocks shortly.
+    Rows of a replica that was removed, of an install that a crash cut off, or of nobody, go. Blocks
+    shortly.
 
     Returns:
         Whether an install was cut off: the replica has no rows until it gets a snapshot again.
@@ -40,18 +41,17 @@ def claim_rows(store: StateStore, raft_group: int, replica_id: int) -> bool:
     is_own = local is None or local.replica_id == replica_id
     mark = local if local is not None and is_own else LocalRow(replica_id)
     batch = store.new_batch()
-    if local is not None:
-        rows.drop(batch)
+    rows.drop(batch)
     rows.local.put(batch, mark)
     store.write(batch)
     return mark.installing_index > 0
 
 
 def drop_rows(store: StateStore, raft_group: int, replica_id: int) -> None:
-    """Remove a raft group's rows, if they are those of this replica."""
+    """Remove a raft group's rows, unless they are those of another replica."""
     rows = GroupRows(store, raft_group)
     local = rows.local.get()
-    if local is not None and local.replica_id == replica_id:
+    if local is None or local.replica_id == replica_id:
         batch = store.new_batch()
         rows.drop(batch)
         store.write(batch)

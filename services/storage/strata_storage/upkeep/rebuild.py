@@ -27,6 +27,7 @@ from strata_mq.commands import (
 from strata_mq.layout import (
     ORDINAL_OF_ALL,
     BatchView,
+    LocalRow,
     PendingKey,
     PendingRef,
     PinRow,
@@ -116,6 +117,8 @@ def rebuild_if_needed(
         )
     batch = store.new_batch()
     rows.drop(batch)
+    # Rows without an owner would be taken for those of whoever is hosted next (`claim_rows`).
+    rows.local.put(batch, LocalRow(replica_id))
     rows.unfinished.set(batch)
     store.write(batch)
     for position in positions:

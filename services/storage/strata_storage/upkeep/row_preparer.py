@@ -80,7 +80,6 @@ class RowPreparer:
             return Prepared(is_installing=True)
         problem, lacks_tiered = self._rebuild(group)
         damage = problem or self.damage(group.replica_id)
-        claim_rows(self._store, group.raft_group, group.replica_id)
         return Prepared(damage=damage, lacks_tiered=lacks_tiered)
 
     def damage(self, replica_id: int) -> str:

@@ -1,0 +1,53 @@
+"""Raft groups at rest: what one node misses while the others rest, wake and rest again."""
+
+from __future__ import annotations
+
+import pytest
+
+from strata_raft import Role
+from strata_sim.liveness_world import LivenessWorld, SimNode, Weather
+
+CALM = Weather(loss=0, repeat=0, slow=0)
+SEEDS = range(4)
+
+
+def world_at_rest(seed: int) -> tuple[LivenessWorld, SimNode, SimNode]:
+    """A world with one raft group at rest, its leader, and one of the followers."""
+    world = LivenessWorld(seed, raft_groups=1, weather=CALM)
+    world.run(6_000)
+    assert world.is_quiet()
+    leader = world.leader(1)
+    assert leader is not None
+    return world, leader, next(node for node in world.nodes if node is not leader)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_node_that_stood_still_does_not_rest_on_an_older_log(seed: int) -> None:
+    """The leader wrote meanwhile, and rests again in the same term."""
+    world, leader, follower = world_at_rest(seed)
+    follower.stand_still(3_000)
+    world.cut |= {(leader.number, follower.number), (follower.number, leader.number)}
+    world.run(1_000)
+    assert world.propose(1)
+    world.run(1_500)
+    world.cut.clear()
+    world.run(20_000)
+    assert world.is_quiet()
+    ends = {node.members[1].node.last_index for node in world.nodes}
+    assert ends == {leader.members[1].node.commit_index}
+    assert leader.members[1].node.role is Role.LEADER
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("both_ways", [True, False])
+def test_a_node_that_is_half_cut_off_deposes_nobody(seed: int, both_ways: bool) -> None:
+    """A node at rest heard of the leader a moment ago, and refuses pre-votes."""
+    world, leader, follower = world_at_rest(seed)
+    term = leader.members[1].node.term
+    world.cut.add((follower.number, leader.number))
+    if both_ways:
+        world.cut.add((leader.number, follower.number))
+    for _ in range(100):
+        world.run(100)
+        assert leader.members[1].node.role is Role.LEADER
+    assert leader.members[1].node.term == term
