@@ -264,7 +264,11 @@ class _Maker:
         """Return the calmest voter that bears what leading brings beside following."""
         board, more = self.board, 1.0 - self.board.model.follower_share
         limit = self._options.capacity_limit
-        fit = [node for node in voters if board.bears(node, group.raft_group, more, limit)]
+        fit = [
+            node
+            for node in voters
+            if board.nodes[node].can_take and board.bears(node, group.raft_group, more, limit)
+        ]
         return min(fit, key=lambda node: (board.peak(node), node), default=None)
 
     def _empty_disk(self, node_id: str) -> None:
@@ -273,7 +277,11 @@ class _Maker:
             (
                 group
                 for group in board.groups.values()
-                if node_id in group.voters and group.leader != node_id and group.is_settled
+                if node_id in group.voters
+                and group.leader != node_id
+                and group.is_settled
+                # Nobody knows what a replica of unknown size would give back.
+                and group.stored_bytes
             ),
             key=lambda group: (-group.stored_bytes, group.raft_group),
         )

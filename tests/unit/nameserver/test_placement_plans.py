@@ -436,7 +436,10 @@ async def test_a_model_counts_only_while_it_is_right(
 async def test_a_damaged_or_older_model_is_refused(loaded: Loaded) -> None:
     """A model that cannot be read never comes into use, nor does an earlier version."""
     placement = loaded.nameserver.metadata.placement
-    for damaged in ("", "{}", '{"format": 2}', '{"format": 1, "slot_ms": 7, "raft_groups": {}}'):
+    whole_day = '{"format": 1, "slot_ms": 86400000, "raft_groups": {"1": [%s]}}'
+    days = [whole_day % load for load in ("NaN", "Infinity", "1e999")]
+    cut = '{"format": 1, "slot_ms": 7, "raft_groups": {}}'
+    for damaged in ("", "{}", '{"format": 2}', cut, *days):
         with pytest.raises(MetaRefused, match="model 1"):
             await placement.set_model(meta_pb2.PlacementModel(version=1, table=damaged))
     await placement.set_model(meta_pb2.PlacementModel(version=3, table=table(g1=1.0)))

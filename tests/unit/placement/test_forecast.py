@@ -64,6 +64,12 @@ def test_holt_winters_follows_a_season_with_a_level() -> None:
     assert fed(lambda: HoltWinters(SEASON), values, (1, 12)) == pytest.approx(expected, rel=0.06)
 
 
+def test_a_queue_that_stood_still_yesterday_is_no_queue_that_explodes() -> None:
+    """The ratio of today's level to yesterday's has bounds."""
+    values = [100.0] * SEASON + [0.001] * 6 + [100.0] * SEASON
+    assert max(fed(lambda: SeasonalNaive(SEASON), values, (1, 2, 9))) <= 5 * 100.0
+
+
 @pytest.mark.parametrize("make", [Naive, Ema, lambda: SeasonalNaive(4), lambda: HoltWinters(4)])
 def test_nothing_observed_is_nothing_expected(make: MakeForecaster) -> None:
     """Zeros before the first window, and no failure on zeros after."""

@@ -190,6 +190,22 @@ def test_a_draining_node_is_emptied_leaders_first() -> None:
         assert steps[:2] == [TransferLeader, MoveReplica]
 
 
+def test_nobody_hands_over_to_a_node_that_may_take_nothing() -> None:
+    """One that is down or slow is the calmest of all."""
+    model = random_cluster(1, utilisation=0.02)
+    out, *others = model.nodes
+    for group in model.groups:
+        if group.leader == out.node_id:
+            first, second = [voter for voter in group.voters if voter != out.node_id]
+            break
+    nodes = [replace(out, must_go=True, can_take=False)]
+    nodes += [replace(each, can_take=each.node_id != first) for each in others]
+    plan = plan_for(replace(model, nodes=tuple(nodes)))
+    handed = [step.action for step in plan.steps if isinstance(step.action, TransferLeader)]
+    assert TransferLeader(group.raft_group, out.node_id, second) in handed
+    assert first not in {action.to_node for action in handed}
+
+
 def test_voters_of_one_rack_are_spread() -> None:
     """As far as there are racks; the reason names the rack."""
     model = random_cluster(1, utilisation=0.02)
@@ -253,6 +269,9 @@ def test_a_full_disk_gives_replicas_away() -> None:
 
     assert [type(step.action) for step in plan.steps] == [MoveReplica]
     assert plan.steps[0].reason == "the disk of node-2 is 86% full"
+
+    unknown = tuple(replace(group, stored_bytes=0) for group in full.groups)
+    assert plan_for(replace(full, groups=unknown)).steps == ()
 
 
 def test_what_cannot_be_helped_is_said() -> None:

@@ -12,6 +12,7 @@ there is no model, when it is out of date, cannot be read, or contradicts the lo
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
@@ -59,6 +60,8 @@ class LoadModel:
             raise ModelError(f"slots of {slot_ms} ms do not make a day")
         if any(len(slots) != _DAY_MS // slot_ms or min(slots) < 0 for slots in loads.values()):
             raise ModelError("a raft group's loads do not cover a day")
+        if not all(math.isfinite(load) for slots in loads.values() for load in slots):
+            raise ModelError("a load is not a number")
         return cls(slot_ms, loads)
 
     def expected(self, raft_group: int, now_ms: int) -> float:

@@ -129,6 +129,12 @@ def _check(trigger: Trigger) -> None:
         raise TriggerError(
             f"minReplicas: {trigger.min_replicas} is above maxReplicas, {trigger.max_replicas}"
         )
+    if 0 < trigger.max_replicas * trigger.target <= trigger.activation:
+        # The value that KEDA is told would never activate anything.
+        raise TriggerError(
+            f"activation: {trigger.activation:g} is not below what maxReplicas bear, "
+            f"{trigger.max_replicas * trigger.target:g}"
+        )
 
 
 def _of(metric: Metric, metadata: Mapping[str, str]) -> Rate:

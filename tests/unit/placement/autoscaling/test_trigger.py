@@ -38,6 +38,10 @@ def test_every_metric_has_its_keys() -> None:
             {"metric": "forecast", "target": "1", "minReplicas": "3", "maxReplicas": "2"},
             "minReplicas: 3 is above maxReplicas, 2",
         ),
+        (
+            {"metric": "lag", "group": "g", "target": "10", "maxReplicas": "5", "activation": "50"},
+            "activation: 50 is not below what maxReplicas bear, 50",
+        ),
         ({"metric": "forecast", "target": "1", "maxReplicas": "-1"}, "maxReplicas: '-1' is not"),
     ],
 )
