@@ -51,3 +51,25 @@ def test_a_node_that_is_half_cut_off_deposes_nobody(seed: int, both_ways: bool) 
         world.run(100)
         assert leader.members[1].node.role is Role.LEADER
     assert leader.members[1].node.term == term
+
+
+def test_a_node_that_another_forgot_is_heard_when_they_meet_again() -> None:
+    """Its heartbeats have higher numbers than all that the other one remembers."""
+    world, *_ = world_at_rest(0)
+    world.run(60_000)
+    forgetful, cut_off, other = world.nodes
+    for node in (forgetful, other):
+        world.cut |= {(cut_off.number, node.number), (node.number, cut_off.number)}
+    world.run(2_000)
+    held, forgetful.members = forgetful.members, {}
+    forgetful.ticked.clear()
+    forgetful.resting.clear()
+    forgetful.liveness.removed(1)
+    receive, forgetful.arrives = forgetful.arrives, lambda *_: None  # type: ignore[method-assign]
+    world.run(2_500)
+    forgetful.arrives = receive  # type: ignore[method-assign]
+    forgetful.members = held
+    forgetful.ticked.update(held)
+    world.cut.clear()
+    world.run(3_000)
+    assert cut_off.liveness.heard_nodes()[1] == forgetful.liveness.heard_nodes()[1] == []

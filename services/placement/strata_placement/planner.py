@@ -267,7 +267,7 @@ class _Maker:
         fit = [
             node
             for node in voters
-            if board.nodes[node].can_take and board.bears(node, group.raft_group, more, limit)
+            if board.bears(node, group.raft_group, more, limit) and board.nodes[node].can_take
         ]
         return min(fit, key=lambda node: (board.peak(node), node), default=None)
 

@@ -206,6 +206,20 @@ def test_nobody_hands_over_to_a_node_that_may_take_nothing() -> None:
     assert first not in {action.to_node for action in handed}
 
 
+def test_nobody_hands_over_to_a_node_that_is_not_known() -> None:
+    """A voter of which no facts came is no heir, and no failure of the plan."""
+    model = random_cluster(1, utilisation=0.02)
+    group = model.groups[0]
+    out, other = group.leader, next(voter for voter in group.voters if voter != group.leader)
+    nodes = [
+        replace(each, must_go=True, can_take=False) if each.node_id == out else each
+        for each in model.nodes
+        if each.node_id != other
+    ]
+    actions = [step.action for step in plan_for(replace(model, nodes=tuple(nodes))).steps]
+    assert other not in {step.to_node for step in actions if isinstance(step, TransferLeader)}
+
+
 def test_voters_of_one_rack_are_spread() -> None:
     """As far as there are racks; the reason names the rack."""
     model = random_cluster(1, utilisation=0.02)

@@ -112,9 +112,11 @@ async def test_googles_answer_to_a_deletion_is_nothing() -> None:
             await store.delete(["a.bin", "b.bin"])
 
 
-async def test_a_redirect_reads_nothing() -> None:
+async def test_a_redirect_deletes_and_reads_nothing() -> None:
     """Google's store redirects nobody."""
     async with behind("gs", every(answering(*PAGES["a redirect"]))) as store:
+        with pytest.raises(StoreUnavailableError, match="302"):
+            await store.delete(["a.bin"])
         with pytest.raises(StoreUnavailableError, match="302"):
             await store.get("a.bin")
 

@@ -471,13 +471,13 @@ class StoreLiveness:
         return frozenset(nodes) if is_quorum(configuration, complete) else None
 
     def _is_supported(self, node_id: str | None) -> bool:
-        return (peer := self._peers.get(node_id or "")) is not None and peer.heartbeats.supported
+        peer = self._peers.get(node_id or "")
+        return peer is not None and peer.heartbeats.supported
 
     def _peer(self, node_id: str) -> _Peer | None:
         peer = self._peers.get(node_id)
         if peer is None and len(self._peers) < self._options.max_peers:
-            peer = _Peer(self._options.max_unconfirmed, self._forgotten_number)
-            self._peers[node_id] = peer
+            peer = self._peers[node_id] = _Peer(self._options, self._forgotten_number)
         return peer
 
     def _count_peers(self) -> Iterable[tuple[float, Mapping[str, str]]]:
@@ -491,8 +491,8 @@ class _Peer:
 
     __slots__ = ("followed", "heartbeats", "led")
 
-    def __init__(self, max_unconfirmed: int, sent_number: int) -> None:
-        self.heartbeats = PeerHeartbeats(max_unconfirmed, sent_number)
+    def __init__(self, options: LivenessOptions, sent_number: int) -> None:
+        self.heartbeats = PeerHeartbeats(options.max_unconfirmed, sent_number)
         self.led = LedQuiesced()
         self.followed = FollowedQuiesced()
 

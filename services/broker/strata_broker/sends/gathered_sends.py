@@ -40,6 +40,9 @@ _MESSAGE_TYPES: dict[int, MessageType] = {
     meta_pb2.TOPIC_TYPE_DELAY: MessageType.DELAY,
     meta_pb2.TOPIC_TYPE_TRANSACTION: MessageType.TRANSACTION,
 }
+# Alike sends of these have one message each: several half messages are refused, and messages of
+# several message groups go to several queues.
+_SINGLE_TYPES = frozenset({MessageType.FIFO, MessageType.TRANSACTION})
 # Sends whose deadlines are so close have one: the earliest.
 _DEADLINES_PER_S = 100
 
@@ -108,17 +111,12 @@ class GatheredSends:
         sends = self._sends_to(alike.topic)
         if sends is None or _MESSAGE_TYPES[sends.topic.topic_type] != alike.message_type:
             return False
-        are_single = all([len(message_ids) == 1 for message_ids in alike.message_ids])
+        if alike.message_type in _SINGLE_TYPES and any([len(ids) > 1 for ids in alike.message_ids]):
+            return False
         if alike.message_type == MessageType.TRANSACTION:
-            if not are_single:
-                return False
             name, client_id = alike.topic, alike.client_id
             self._producers.sent_half(client_id, name, peer=alike.peer, user=alike.user)
-        if (
-            sends.may_suspect
-            or self._view.moved_in(sends.topic)
-            or (sends.is_ordered and not are_single)
-        ):
+        if sends.may_suspect or self._view.moved_in(sends.topic):
             # Each message has its own place then, or one to be looked for.
             for number, call in enumerate(alike.calls):
                 parsed = alike.parsed(number)

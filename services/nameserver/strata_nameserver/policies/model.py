@@ -61,7 +61,7 @@ class LoadModel:
         if any(len(slots) != _DAY_MS // slot_ms or min(slots) < 0 for slots in loads.values()):
             raise ModelError("a raft group's loads do not cover a day")
         if not all(math.isfinite(load) for slots in loads.values() for load in slots):
-            raise ModelError("a load is not a number")
+            raise ModelError("a load is not a finite number")
         return cls(slot_ms, loads)
 
     def expected(self, raft_group: int, now_ms: int) -> float:

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+_LOWEST_RATIO, _HIGHEST_RATIO = 0.05, 5.0
+
+
+def bounded(ratio: float) -> float:
+    """Return the ratio of two loads within bounds: what stood still says little about the other."""
+    return min(max(ratio, _LOWEST_RATIO), _HIGHEST_RATIO)
+
 
 class History:
     """Keeps at least the last `capacity` values and at most twice as many.

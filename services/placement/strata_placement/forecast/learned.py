@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from strata_placement.forecast.history import History
+from strata_placement.forecast.history import History, bounded
 from strata_placement.forecast.trees import BoostedTrees, TreeOptions, train
 from strata_placement.series import LoadSeries, PlacementError
 
@@ -33,7 +33,6 @@ FEATURES = (
 )
 
 _LEVEL, _HOUR, _THREE_HOURS = 6, 12, 36
-_LOWEST_RATIO, _HIGHEST_RATIO = 0.05, 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +167,7 @@ def samples_of(series: LoadSeries, samples: SampleOptions) -> tuple[list[list[fl
         )
         for values, value in zip(columns, row, strict=True):
             values.append(value)
-        target.append(_bounded(column[at + step] / level))
+        target.append(bounded(column[at + step] / level))
     return columns, target
 
 
@@ -200,8 +199,4 @@ def _step_features(history: History, season: int, step: int) -> tuple[float, ...
 
 
 def _ratio(value: float, to: float) -> float:
-    return _bounded(value / to) if to > 0 else 1.0
-
-
-def _bounded(ratio: float) -> float:
-    return min(max(ratio, _LOWEST_RATIO), _HIGHEST_RATIO)
+    return bounded(value / to) if to > 0 else 1.0

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strata_placement.forecast.history import History
+from strata_placement.forecast.history import History, bounded
 
 _LEVEL_WINDOWS = 6
-# A queue that stood still at this time yesterday says little about today.
-_LOWEST_LEVEL, _HIGHEST_LEVEL = 0.05, 5.0
 
 
 class Naive:
@@ -74,8 +72,7 @@ class SeasonalNaive:
         if len(history) < season + _LEVEL_WINDOWS:
             return [history.ago(0) if len(history) else 0.0] * len(steps)
         before = history.mean(_LEVEL_WINDOWS, season)
-        level = history.mean(_LEVEL_WINDOWS) / before if before > 0 else 1.0
-        level = min(max(level, _LOWEST_LEVEL), _HIGHEST_LEVEL)
+        level = bounded(history.mean(_LEVEL_WINDOWS) / before) if before > 0 else 1.0
         return [
             history.ago(season - 1 - (step - 1) % season)
             * level ** (0.5 ** (step / self._half_life))

@@ -36,15 +36,15 @@ def claim_rows(store: StateStore, raft_group: int, replica_id: int) -> bool:
     """
     rows = GroupRows(store, raft_group)
     local = rows.local.get()
-    if local is not None and local.replica_id == replica_id and not local.installing_index:
+    if local is None or local.replica_id != replica_id:
+        local = LocalRow(replica_id)
+    elif not local.installing_index:
         return False
-    is_own = local is None or local.replica_id == replica_id
-    mark = local if local is not None and is_own else LocalRow(replica_id)
     batch = store.new_batch()
     rows.drop(batch)
-    rows.local.put(batch, mark)
+    rows.local.put(batch, local)
     store.write(batch)
-    return mark.installing_index > 0
+    return local.installing_index > 0
 
 
 def drop_rows(store: StateStore, raft_group: int, replica_id: int) -> None:
