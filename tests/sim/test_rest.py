@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from strata_raft import Role
-from strata_sim.liveness_world import LivenessWorld, SimNode, Weather
+from strata_sim import liveness_world
+from strata_sim.liveness_world import LivenessWorld, SimNode, Weather, node_of
 
 CALM = Weather(loss=0, repeat=0, slow=0)
 SEEDS = range(4)
@@ -73,3 +74,36 @@ def test_a_node_that_another_forgot_is_heard_when_they_meet_again() -> None:
     world.cut.clear()
     world.run(3_000)
     assert cut_off.liveness.heard_nodes()[1] == forgetful.liveness.heard_nodes()[1] == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_at_rest_knows_that_a_follower_has_died(seed: int) -> None:
+    """Its raft core hears nobody; the heartbeats of the nodes tell whom it may hand over to."""
+    world, leader, follower = world_at_rest(seed)
+    dead = liveness_world.name(follower.number)
+    assert not leader.liveness.is_silent(dead)
+    follower.crash()
+    world.run(3_000)
+    assert world.is_quiet()
+    others = {liveness_world.name(node.number) for node in world.nodes} - {dead}
+    assert leader.liveness.is_silent(dead)
+    assert not any(map(leader.liveness.is_silent, others))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_whose_place_is_not_known_is_missed_when_it_dies(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The followers remember which node they rest under, whatever becomes of the placement."""
+    world, leader, _ = world_at_rest(seed)
+    lost = leader.members[1].node.replica_id
+    for node in world.nodes:
+        monkeypatch.setattr(
+            node.liveness, "_node_of", lambda each: None if each == lost else node_of(each)
+        )
+    leader.crash()
+    world.run(1_000)
+    assert world.leader(1) is None
+    world.run(30_000)
+    successor = world.leader(1)
+    assert successor not in (None, leader)

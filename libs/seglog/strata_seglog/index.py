@@ -114,6 +114,10 @@ class LogReplica:
         """Tell whether the log is shorter than it was when it was truncated."""
         return self.last_index < self.void_until
 
+    def holds(self, index: int) -> bool:
+        """Tell whether there is a live entry of an index."""
+        return any(first <= index <= last for _, (first, last) in self.live_runs())
+
     def first_index(self) -> int:
         """Return the lowest index from which on no entry up to `last_index` is missing.
 
@@ -247,6 +251,9 @@ class LogIndex:
         """Forget a sealed segment, and replicas of which nothing is left."""
         for replica_id, state in list(self.replicas.items()):
             state.spans = tuple(span for span in state.spans if span.base != base)
+            if state.void_until and not state.holds(VOID_INDEX):
+                # The log was as long again; no start would know of the truncation any more.
+                state.void_until = 0
             gone = not state.spans and state.active is None
             if gone and (state.removed or not state.has_hard_state):
                 del self.replicas[replica_id]

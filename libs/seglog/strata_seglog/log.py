@@ -4,7 +4,8 @@ Invariants:
 - Group commit: the frames of one `write` are in one segment, are written with one `pwritev`, and
   become durable, indexed and readable together after the next `sync`.
 - The remains of a refused write are never read and never recovered.
-- Every segment begins with the hard state of every replica, so freeing one loses none.
+- Every segment begins with the hard state of every replica, so freeing one loses none. A power loss
+  may tear that begin: the copies that are missing are written before anything else, or is freed.
 
 Threads: methods defined here belong to the writer thread; `CommitLogReader` documents its own.
 
@@ -18,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from strata_runtime.clock import Clock, SystemClock
 from strata_runtime.metrics import Metrics
 from strata_seglog.errors import Corruption, DiskFull, WriteFailed, WriteTooLarge
-from strata_seglog.footer import NO_CHECKPOINT, seal_bytes
+from strata_seglog.footer import NO_CHECKPOINT, Contents, seal_bytes
 from strata_seglog.frames import (
     HARD_STATE_FRAME_BYTES,
     HEADER_BYTES,
@@ -32,7 +33,7 @@ from strata_seglog.frames import (
     moved_copy,
     payload_bytes,
 )
-from strata_seglog.index import LogReplica, ReplicaLog
+from strata_seglog.index import NO_SEGMENT, LogReplica, ReplicaLog
 from strata_seglog.options import LogOptions
 from strata_seglog.ports import Disk
 from strata_seglog.prepare import Preparer
@@ -72,6 +73,8 @@ class CommitLog(CommitLogReader):
         self._unsynced: list[tuple[Frame, int]] = []
         self._emptying: Emptying | None = None
         self._ends_in_mark = True
+        # The active segment may lack hard states, since it was recovered.
+        self._may_lack_hard_states = False
         self._written_frames = metrics.counter("strata_log_frames_total")
         self._written_bytes = metrics.counter("strata_log_written_bytes_total")
         self._refused_writes = metrics.counter("strata_log_refused_writes_total")
@@ -108,7 +111,8 @@ class CommitLog(CommitLogReader):
             clock: to time syncs; default: the system's.
 
         Raises:
-            DiskFull, WriteFailed: the end could not be made ready.
+            DiskFull, WriteFailed: the end could not be made ready. A log that only lacks room for
+                its next segment is opened all the same, and refuses writes until there is some.
             LogFailed: it could not be synced.
             OSError: the folder could not be read.
         """
@@ -141,7 +145,7 @@ class CommitLog(CommitLogReader):
         self._tail.check()
         try:
             self._make_room(frames)
-            if self._tail.segment.used == 0:
+            if self._begins_with_hard_states():
                 frames = [*self._carried_hard_states(), *frames]
             begin = self._tail.end_position
             buffers, positions, end = encode_frames(frames, begin, self._tail.synced_position)
@@ -239,14 +243,12 @@ class CommitLog(CommitLogReader):
             Names of the deleted segments.
 
         Raises:
-            WriteFailed: the disk refused to delete.
+            DiskFull, WriteFailed: the disk refused to delete, or to take hard states first.
             LogFailed: the folder could not be synced; final.
         """
         self._tail.check()
-        return [
-            self._free(segment)
-            for segment in freeable_segments(self._view.sealed, self._index, low)
-        ]
+        freeable = freeable_segments(self._view.sealed, self._index, low)
+        return [self._free(segment) for segment in freeable]
 
     def relocate_step(self, is_needed: IsNeeded, max_bytes: int) -> Relocation:
         """Copy needed entries of the oldest sealed segment to the end; free it when all are.
@@ -305,12 +307,33 @@ class CommitLog(CommitLogReader):
         for segment in found.leftovers:
             self._tail.delete(segment.name)
             self._files.forget(segment.name)
-        if found.active is None:
-            self._begin_segment(found.next_base)
+        try:
+            self._go_on(found.active, found.next_base)
+        except DiskFull:
+            if not found.sealed or (found.active is not None and found.active.used):
+                raise
+            self._stand_behind(found.sealed[-1], found.active)
+
+    def _go_on(self, active: Segment | None, next_base: int) -> None:
+        if active is None:
+            self._begin_segment(next_base)
         else:
-            self._tail.resume(found.active, self._options.segment_bytes)
-            self._ends_in_mark = found.active.used == 0
+            self._tail.resume(active, self._options.segment_bytes)
+            self._may_lack_hard_states = self._lacks_hard_states()
+            self._ends_in_mark = active.used == 0
             self._show_active()
+
+    def _stand_behind(self, sealed: Segment, empty: Segment | None) -> None:
+        """Be open without a segment to write to: the next write makes it, once there is room.
+
+        Room is freed by a node whose log is open: it deletes segments, and its ballast.
+        """
+        self._tail.stand_behind(sealed)
+        if empty is not None:
+            self._tail.delete(empty.name)
+            self._files.forget(empty.name)
+        self._index.active = Contents(NO_SEGMENT)
+        self._view = View(self._view.sealed, Segment(self._tail.end_position, 0))
 
     def _release(self) -> None:
         self._tail.close()
@@ -334,11 +357,11 @@ class CommitLog(CommitLogReader):
             replicas + unsynced + len(frames), self._index.active.rows + unsynced + len(frames)
         )
         carried = replicas * HARD_STATE_FRAME_BYTES
-        if segment.used == 0:
+        if self._begins_with_hard_states():
             length += carried
         if not segment.sealed and segment.used + length + seal <= segment.capacity:
             return
-        if segment.used:
+        if not self._begins_with_hard_states():
             length += carried
         if length + seal_bytes(replicas + len(frames), len(frames)) > self._options.segment_bytes:
             raise WriteTooLarge(f"{length} bytes of frames do not fit into one segment")
@@ -371,6 +394,19 @@ class CommitLog(CommitLogReader):
         active = Segment(segment.base, segment.capacity, self._tail.synced)
         self._view = View(self._view.sealed, active)
 
+    def _begins_with_hard_states(self) -> bool:
+        """Tell whether the next write to the active segment must carry the hard states."""
+        return self._tail.segment.used == 0 or self._may_lack_hard_states
+
+    def _lacks_hard_states(self) -> bool:
+        """Tell whether a replica's hard state is durable in earlier segments only."""
+        return any(
+            state.has_hard_state
+            and not state.removed
+            and (state.active is None or not state.active.has_hard_state)
+            for state in self._index.replicas.values()
+        )
+
     def _carried_hard_states(self) -> list[Frame]:
         return [
             hard_state_frame(
@@ -401,9 +437,12 @@ class CommitLog(CommitLogReader):
                 if frame.kind == FrameKind.ENTRY and not frame.flags:
                     ring.put(frame, position)
         self._unsynced.clear()
+        self._may_lack_hard_states = self._may_lack_hard_states and self._lacks_hard_states()
         self._show_active()
 
     def _free(self, segment: Segment) -> str:
+        if self._may_lack_hard_states:
+            self.write_and_sync(())
         # First the file, so that the oldest that is left on the disk is the oldest we know.
         self._tail.delete(segment.name)
         sealed = tuple(each for each in self._view.sealed if each is not segment)

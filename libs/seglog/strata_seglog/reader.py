@@ -17,16 +17,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from strata_runtime.metrics import Metrics
+from strata_seglog.checkpoints import Walked, part_positions
 from strata_seglog.errors import CorruptFrame, Corruption, MissingEntry, ReadFailed
 from strata_seglog.footer import NO_CHECKPOINT, Contents
-from strata_seglog.frames import (
-    HEADER_BYTES,
-    NO_REPLICA,
-    FrameKind,
-    Header,
-    StoredFrame,
-    checkpoint_part,
-)
+from strata_seglog.frames import HEADER_BYTES, NO_REPLICA, FrameKind, Header, StoredFrame
 from strata_seglog.index import LogIndex, ReplicaLog
 from strata_seglog.options import LogOptions
 from strata_seglog.ports import Disk, DiskFile
@@ -244,17 +238,12 @@ class CommitLogReader:
             CorruptFrame: at the first that is damaged; to go on, ask from the next one.
             ReadFailed: the disk could not read.
         """
-        start = 0 if from_position is None else from_position
-        for segment in self._view.all():
-            if segment.end <= start:
-                continue
-            with self._reading(segment.base) as file:
-                for item in walk(file, segment.base, max(start - segment.base, 0), segment.used):
-                    if isinstance(item, Gap):
-                        self._found(self._corruption_of(segment, item))
-                        raise CorruptFrame(item.position, segment.name, item.reason)
-                    if item[0].replica_id != NO_REPLICA:
-                        yield item[0].with_payload(item[1])
+        for segment, item in self._walk_from(0 if from_position is None else from_position):
+            if isinstance(item, Gap):
+                self._found(self._corruption_of(segment, item))
+                raise CorruptFrame(item.position, segment.name, item.reason)
+            if item[0].replica_id != NO_REPLICA:
+                yield item[0].with_payload(item[1])
 
     def read_at(self, position: int) -> StoredFrame:
         """Return the frame whose header is at a log position.
@@ -277,7 +266,7 @@ class CommitLogReader:
     def checkpoints(self, replica_id: int) -> list[int]:
         """Return the positions of the newest complete set of checkpoint frames, in order.
 
-        Empty: there is none.
+        Empty: there is none. Damage between its parts is another replica's, or a part is missing.
 
         Raises:
             CorruptFrame, ReadFailed: the set cannot be read, or a part was given up.
@@ -285,16 +274,12 @@ class CommitLogReader:
         state = self._index.replicas.get(replica_id)
         if state is None or state.removed or state.checkpoint == NO_CHECKPOINT:
             return []
-        positions: list[int] = []
-        for frame in self.scan(state.checkpoint):
-            if frame.replica_id == replica_id and frame.kind == FrameKind.CHECKPOINT:
-                part, last = checkpoint_part((frame.payload,))
-                if part != len(positions):
-                    raise CorruptFrame(state.checkpoint, "", f"checkpoint without part {part - 1}")
-                positions.append(frame.position)
-                if last:
-                    return positions
-        raise CorruptFrame(state.checkpoint, "", "checkpoint without its last part")
+        return part_positions(
+            self._walk_from(state.checkpoint),
+            replica_id,
+            state.checkpoint,
+            lambda segment, gap: self._found(self._corruption_of(segment, gap)),
+        )
 
     @property
     def first_position(self) -> int:
@@ -452,28 +437,28 @@ class CommitLogReader:
         """Tell whether the newest checkpoint of a replica is whole, or it has none.
 
         Raises:
-            OSError: the disk could not read.
+            ReadFailed: the disk could not read.
         """
         state = self._index.replicas.get(replica_id)
         if state is None or state.removed or state.checkpoint == NO_CHECKPOINT:
             return True
+        try:
+            walked = self._walk_from(state.checkpoint)
+            part_positions(walked, replica_id, state.checkpoint, lambda segment, gap: None)
+        except CorruptFrame:
+            return False
+        except MissingEntry:
+            pass  # A newer one is there.
+        return True
+
+    def _walk_from(self, start: int) -> Iterator[Walked]:
+        """Yield each frame from a log position on, or a gap, and the segment that it is in."""
         for segment in self._view.all():
-            if segment.end <= state.checkpoint:
+            if segment.end <= start:
                 continue
-            start = max(state.checkpoint - segment.base, 0)
-            try:
-                with self._files.use(segment.name) as file:
-                    for item in walk(file, segment.base, start, segment.used):
-                        if isinstance(item, Gap):
-                            return False
-                        header, payload = item
-                        is_part = header.kind == FrameKind.CHECKPOINT
-                        is_own = is_part and header.replica_id == replica_id
-                        if is_own and checkpoint_part((payload,))[1]:
-                            return True
-            except FileNotFoundError:
-                return True  # A newer one is there.
-        return False
+            with self._reading(segment.base) as file:
+                for item in walk(file, segment.base, max(start - segment.base, 0), segment.used):
+                    yield segment, item
 
     def _found(self, corruption: Corruption) -> None:
         """Count, remember and report damage, once per position."""

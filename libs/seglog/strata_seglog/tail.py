@@ -98,6 +98,14 @@ class Tail:
         self._set_end()
         self._preparer.follow(segment, segment.used)
 
+    def stand_behind(self, sealed: Segment) -> None:
+        """Stand at the end of the last sealed segment: there is no room for another one."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self.segment = sealed
+        self._set_end()
+
     def write(self, buffers: Sequence[Buffer], length: int) -> None:
         """Write `length` bytes at the end.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from strata.storage.v1 import storage_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_broker.metadata.topic_rows import TopicRow
+from strata_broker.sends.gathered_entry import GatheredEntry
 from strata_broker.sends.outgoing import ParsedSend
 from strata_broker.storage_client.append_batches import StagedMessages
 from strata_mq.layout import OutgoingMessage, pack_message_id
@@ -191,6 +193,86 @@ async def test_a_mistake_in_preparing_a_turn_ends_only_its_send(
     failed_requests.clear()
     assert len(storage.messages(101)) == 1
     assert app.send_budget.used_bytes == 0
+
+
+INTERNAL = definition_pb2.INTERNAL_SERVER_ERROR
+
+
+@pytest.mark.parametrize("fails", ["charging", "staging", "counting"])
+async def test_a_mistake_in_staging_leaves_nothing_charged_and_nobody_without_answer(
+    app: BrokerApp,
+    edge: FakeEdge,
+    monkeypatch: pytest.MonkeyPatch,
+    failed_requests: list[tuple[str, BaseException]],
+    *,
+    fails: str,
+) -> None:
+    """Sends whose messages are stored are told so, whatever fails behind it."""
+
+    def fail(*_: object, **__: object) -> Any:
+        raise ZeroDivisionError
+
+    owner, name = {
+        "charging": (app.send_budget, "try_take"),
+        "staging": (app._sender.appender, "stage"),
+        "counting": (app._sender.recorder, "sent_together"),
+    }[fails]
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, fail)
+        calls = edge.begin_turn(*(send_of(message("orders", number)) for number in range(1, 4)))
+        codes = [answer.status.code for answer in await answers_of(calls)]
+    assert codes == [OK if fails == "counting" else INTERNAL] * 3
+    assert {type(failure) for _, failure in failed_requests} == {ZeroDivisionError}
+    failed_requests.clear()
+    assert app.send_budget.used_bytes == 0
+
+
+async def test_of_sends_without_room_a_mistake_ends_only_its_own(
+    app: BrokerApp,
+    edge: FakeEdge,
+    monkeypatch: pytest.MonkeyPatch,
+    failed_requests: list[tuple[str, BaseException]],
+) -> None:
+    """They are staged one by one; the second one fails before it is charged."""
+    monkeypatch.setattr(GatheredEntry, "charge", lambda _: False)
+    destinations = app._sender.destinations
+
+    def failing(topic: TopicRow, outgoing: Sequence[OutgoingMessage], *rest: Any) -> Any:
+        if outgoing[0].message_id == pack_message_id(id_of(2)):
+            raise ZeroDivisionError
+        return destinations(topic, outgoing, *rest)
+
+    monkeypatch.setattr(app._sender, "destinations", failing)
+    calls = edge.begin_turn(*(send_of(message("orders", number)) for number in range(1, 4)))
+    codes = [answer.status.code for answer in await answers_of(calls)]
+    assert codes == [OK, INTERNAL, OK]
+    assert [type(failure) for _, failure in failed_requests] == [ZeroDivisionError]
+    failed_requests.clear()
+    assert app.send_budget.used_bytes == 0
+
+
+async def test_a_call_that_cannot_be_answered_is_counted_once(
+    app: BrokerApp,
+    edge: FakeEdge,
+    monkeypatch: pytest.MonkeyPatch,
+    failed_requests: list[tuple[str, BaseException]],
+) -> None:
+    """Neither its answer nor the error after it gets through; the others do."""
+    complete = FakeCall.complete
+
+    def failing(call: FakeCall, *answer: Any) -> None:
+        if id_of(2).encode() in call.request:
+            raise ZeroDivisionError
+        complete(call, *answer)
+
+    monkeypatch.setattr(FakeCall, "complete", failing)
+    calls = edge.begin_turn(*(send_of(message("orders", number)) for number in range(1, 5)))
+    others = [calls[0], *calls[2:]]
+    assert [answer.status.code for answer in await answers_of(others)] == [OK] * 3
+    assert len(failed_requests) == 2
+    failed_requests.clear()
+    assert app.send_budget.used_bytes == 0
+    assert app._sender.recorder.messages_in == 3
 
 
 async def test_the_budget_takes_of_a_turn_what_has_room(

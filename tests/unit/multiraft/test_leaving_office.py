@@ -61,6 +61,28 @@ async def test_a_leader_stays_when_all_other_clocks_are_wrong(cluster: Cluster) 
     await cluster.propose(1, b"goes on")
 
 
+class SilentNodes(NoLiveness):
+    """Knows which nodes have fallen silent."""
+
+    def __init__(self, *silent: str) -> None:
+        self._silent = silent
+
+    def is_silent(self, node_id: str) -> bool:
+        return node_id in self._silent
+
+
+async def test_nobody_hands_over_to_a_silent_node(cluster: Cluster) -> None:
+    """A raft group at rest hears nobody, so that all followers seem to be there."""
+    leader = cluster.replica(1)
+    assert all(each.recently_heard for each in leader.progress())
+    cluster.nodes[1].multiraft.liveness = SilentNodes("3")
+    assert leader.successor() == 2
+    cluster.nodes[1].multiraft.liveness = SilentNodes("2", "3")
+    with pytest.raises(TransferFailed, match="no other voter"):
+        await leader.transfer_leadership()
+    await cluster.propose(1, b"goes on")
+
+
 async def test_a_wrong_clock_does_not_take_a_leadership(cluster: Cluster) -> None:
     """The target knows better than the leader: it ignores the call, and the leader stays."""
     cluster.nodes[3].multiraft.liveness = WrongClocks("3", "3")

@@ -183,6 +183,32 @@ async def test_a_removed_sole_voter_decides_nothing(cluster: Cluster) -> None:
         sole.propose((b"y",))
 
 
+async def test_what_was_given_to_the_log_before_a_removal_is_there_at_its_end(
+    cluster: Cluster,
+) -> None:
+    """A removed replica is put aside with all that it acknowledged (rule 32)."""
+    cluster.cut = {2}  # from now on nothing is committed without replica 3
+    await cluster.propose(1, b"before")
+    node, leader = cluster.nodes[3], cluster.replica(1)
+    node.gate.close()
+    first = leader.propose((b"under way",))
+    await cluster.settled()
+    second = leader.propose((b"waits behind it",))
+    await cluster.settled()
+    put_aside: list[int] = []
+
+    async def before_end() -> None:
+        put_aside.append(node.log.replicas()[3].last_index)
+
+    removal = asyncio.ensure_future(node.multiraft.remove_replica(1, before_end))
+    await cluster.settled()
+    assert put_aside == []
+    node.gate.open()
+    await removal
+    await cluster.settled()
+    assert first.result() < second.result() == put_aside[0]
+
+
 async def test_a_removal_without_room_is_done_when_called_again(cluster: Cluster) -> None:
     """The replica is silent at once and stays known until its end is durable."""
     node = cluster.nodes[3]

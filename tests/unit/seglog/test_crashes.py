@@ -284,3 +284,36 @@ def test_a_clean_log_verifies(kit: Kit) -> None:
 
 def _only_reads(operation: str) -> None:
     assert operation in ("open", "read")
+
+
+@pytest.mark.parametrize("is_cut_off", [False, True])
+def test_a_log_without_room_for_its_next_segment_opens(kit: Kit, is_cut_off: bool) -> None:
+    """It is read, and goes on once there is room; a segment whose making was cut off is no end."""
+    disk = SimulatedDisk(1)
+    log = kit.open(disk)
+    index = 0
+    with pytest.raises(DiskFull):
+        while True:
+            index += 1
+            if index == 2:
+                disk.resize(disk.used_bytes())
+            log.write_and_sync([kit.entry(1, index, payload=bytes(100))])
+    last = log.end_position
+    (sealed,) = log.segments()[:1]
+    assert sealed.sealed
+    if is_cut_off:
+        file = disk.open(f"{last:020d}.log", create=True)
+        file.close()
+        disk.sync_folder()
+    disk.power_loss(Keep.NONE)
+    log = kit.open(disk)
+    assert (log.end_position, log.replica(1).last_index) == (last, index - 1)
+    assert log.entry(1, index - 1).payload == bytes(100)
+    with pytest.raises(DiskFull):
+        log.write_and_sync([kit.entry(1, index)])
+    disk.resize(1 << 30)
+    log.write_and_sync([kit.entry(1, index)])
+    log.close()
+    log = kit.open(disk)
+    assert log.replica(1).last_index == index
+    assert len(log.segments()) == 2

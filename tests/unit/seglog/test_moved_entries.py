@@ -16,7 +16,7 @@ from strata_seglog.options import LogOptions
 from strata_seglog.real_disk import RealDisk
 from strata_seglog.repair import OfflineLog, fill
 
-REPLICA = 7
+REPLICA, OTHER = 7, 8
 SEGMENT_BYTES = 256 * 1024
 
 
@@ -122,6 +122,25 @@ def test_a_damaged_checkpoint_is_its_replicas_whatever_byte_is_bad(tmp_path: Pat
     log.scrub_step(1 << 20)
     assert log.is_damaged
     assert log.replicas()[REPLICA].damaged
+    log.close()
+
+
+@pytest.mark.parametrize("at", [10, 100], ids=["header", "payload"])
+def test_damage_between_the_parts_of_a_checkpoint_is_not_its_replicas(
+    tmp_path: Path, at: int
+) -> None:
+    """The parts are numbered: what lies between them does not take the checkpoint away."""
+    log = opened(tmp_path)
+    log.write_and_sync([checkpoint_part(0, last=False, size_bytes=3_000)])
+    position = log.end_position
+    log.write_and_sync([Frame(FrameKind.ENTRY, OTHER, 2, 1, 1, 0, 0, (bytes(3_000),))])
+    log.write_and_sync([checkpoint_part(1, last=True, size_bytes=3_000)])
+    positions = log.checkpoints(REPLICA)
+    overwrite(tmp_path / log.segments()[0].name, position + at)
+    log.scrub_step(1 << 20)
+    assert log.checkpoints(REPLICA) == positions
+    damaged = {each.replica_id for each in log.replicas().values() if each.damaged}
+    assert damaged == {OTHER}
     log.close()
 
 

@@ -31,6 +31,9 @@ class Liveness(Protocol):
     def may_lead(self, node_id: str) -> bool:
         """Tell whether another node may be given a leadership, as far as is known here."""
 
+    def is_silent(self, node_id: str) -> bool:
+        """Tell whether another node is known here and is not heard."""
+
     def tell_disk_mark(self) -> None:
         """This node's disk mark has changed: the next leaders must know it (rule 11)."""
 
@@ -55,6 +58,10 @@ class NoLiveness:
     def may_lead(self, node_id: str) -> bool:
         """See `Liveness.may_lead`."""
         return True
+
+    def is_silent(self, node_id: str) -> bool:
+        """See `Liveness.is_silent`."""
+        return False
 
     def tell_disk_mark(self) -> None:
         """See `Liveness.tell_disk_mark`."""

@@ -228,6 +228,8 @@ class MultiRaft:
         self.ticker.leave(replica)
         self.liveness.removed(raft_group)
         replica.stopped()
+        # Frames given to the log are acknowledged once they are durable: `before_end` sees them.
+        await self._writer.control([])
         await before_end()
         await self._writer.control([removed_frame(replica.replica_id, raft_group)])
         del self._replicas[raft_group]
@@ -359,6 +361,11 @@ class MultiRaft:
         """Tell whether a replica's node may be given a leadership: its clock is right (rule 4)."""
         node_id = self._node_of(replica_id)
         return node_id is None or self.liveness.may_lead(node_id)
+
+    def is_silent(self, replica_id: int) -> bool:
+        """Tell whether a replica's node is known and not heard."""
+        node_id = self._node_of(replica_id)
+        return node_id is not None and self.liveness.is_silent(node_id)
 
     def give_up_leadership(self, replica: Replica) -> None:
         """Follow, and let the best other voter campaign at once."""

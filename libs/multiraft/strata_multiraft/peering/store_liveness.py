@@ -22,16 +22,16 @@ depends on liveness: raft decides who leads, liveness decides who sends.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from strata.raft.v1 import raft_pb2
 from strata_multiraft.base.metrics import METRICS
 from strata_multiraft.peering.angelia_transport import PeerIdentity
+from strata_multiraft.peering.campaigns import Campaigns
 from strata_multiraft.peering.heartbeats import PeerHeartbeats, skew_ms
 from strata_multiraft.peering.peering_options import LivenessOptions
-from strata_multiraft.peering.quiesced import FollowedQuiesced, LedQuiesced, QuiescedGroup, mix
+from strata_multiraft.peering.quiesced import FollowedQuiesced, LedQuiesced, QuiescedGroup
 from strata_multiraft.replica.replica import Replica
 from strata_raft import NO_REPLICA, Role
 from strata_raft.quorum import is_quorum
@@ -121,7 +121,9 @@ class StoreLiveness:
         # here, with the node that leads.
         self._led: dict[int, tuple[QuiescedGroup, frozenset[str]]] = {}
         self._followed: dict[int, str] = {}
-        self._campaigns: list[_Campaign] = []
+        self._campaigns = Campaigns(
+            options, lambda replica_id: self._is_supported(self._node_of(replica_id))
+        )
         self._next_heartbeat_s = clock.monotonic_s()
         self._next_hand_over_s = self._next_heartbeat_s
         self._heartbeat_count = 0
@@ -206,6 +208,11 @@ class StoreLiveness:
         offset_ms, limit_ms = peer.heartbeats.offset_ms(), self._options.max_clock_skew_ms
         return offset_ms is None or abs(offset_ms + self._skew_ms) <= limit_ms
 
+    def is_silent(self, node_id: str) -> bool:
+        """See `Liveness.is_silent`."""
+        peer = self._peers.get(node_id)
+        return peer is not None and not peer.heartbeats.supported
+
     def tell_disk_mark(self) -> None:
         """See `Liveness.tell_disk_mark`."""
         self._send_heartbeats()
@@ -285,9 +292,8 @@ class StoreLiveness:
             self._next_heartbeat_s = now_s + self._interval_s
             self._heartbeat(now_s)
         self._run_campaigns(now_s)
-        if self._campaigns:
-            return min(self._next_heartbeat_s, self._campaigns[0].due_s)
-        return self._next_heartbeat_s
+        next_s = self._campaigns.next_s
+        return self._next_heartbeat_s if next_s is None else min(self._next_heartbeat_s, next_s)
 
     def _heartbeat(self, now_s: float) -> None:
         if self._heartbeat_count % _HEARTBEATS_BETWEEN_AUDITS == 0:
@@ -345,8 +351,16 @@ class StoreLiveness:
             replica = replicas.get(raft_group)
             if replica is None:
                 self.removed(raft_group)
-            elif replica.read_only or (raft_group in self._led) != (replica.role is Role.LEADER):
+            elif replica.read_only or not self._still_rests(replica):
                 self._groups.wake(raft_group)
+
+    def _still_rests(self, replica: Replica) -> bool:
+        """Tell whether a resting replica's role, and the node that leads it, are what they were."""
+        if replica.raft_group in self._led:
+            return replica.role is Role.LEADER
+        # A leader whose place is not known any more is not found when its node falls silent.
+        is_heard = self._is_supported(self._followed[replica.raft_group])
+        return is_heard and replica.role is not Role.LEADER
 
     def _compare_clocks(self, now_s: float) -> None:
         # The others' clocks by this node's monotonic one: steps of its own clock do not touch them.
@@ -395,56 +409,13 @@ class StoreLiveness:
             and replica.leader_replica_id != NO_REPLICA
             and self._node_of(replica.leader_replica_id) == node_id
         ]
-        now_s = self._clock.monotonic_s()
-        campaigns = [
-            _Campaign(
-                now_s + self._campaign_delay_s(replica),
-                replica.raft_group,
-                replica.term,
-                self._options.campaign_attempts,
-            )
-            for replica in lost
-            if replica.configuration.may_vote(replica.replica_id) and not replica.read_only
-        ]
+        self._campaigns.add(lost, self._clock.monotonic_s())
         self._groups.leaders_lost([replica.raft_group for replica in lost])
-        for campaign in campaigns:
-            heapq.heappush(self._campaigns, campaign)
-
-    def _campaign_delay_s(self, replica: Replica) -> float:
-        """All survivors order themselves alike, so that two campaigns seldom meet.
-
-        Those of a resting raft group have the same log; in others the more advanced one wins by
-        the votes that a less advanced one does not get.
-        """
-        configuration = replica.configuration
-        survivors = [
-            replica_id
-            for replica_id in configuration.voters | configuration.outgoing
-            if replica_id == replica.replica_id or self._is_supported(self._node_of(replica_id))
-        ]
-        survivors.sort(key=lambda replica_id: mix(replica.raft_group, replica_id))
-        options = self._options
-        spread_ms = mix(replica.raft_group, replica.term) % (options.campaign_spread_ms + 1)
-        delay_ms = survivors.index(replica.replica_id) * options.campaign_step_ms + spread_ms
-        return delay_ms / 1000
 
     def _run_campaigns(self, now_s: float) -> None:
-        due: list[int] = []
-        while self._campaigns and self._campaigns[0].due_s <= now_s:
-            campaign = heapq.heappop(self._campaigns)
-            replica = self._groups.replicas().get(campaign.raft_group)
-            if (
-                replica is None
-                or replica.read_only
-                or replica.term != campaign.term
-                or replica.leader_replica_id != NO_REPLICA
-                or not self.may_campaign()
-            ):
-                continue  # another replica has won meanwhile, or is about to
-            due.append(campaign.raft_group)
-            if campaign.attempts > 1:
-                heapq.heappush(self._campaigns, campaign.again(now_s + self._interval_s))
-        if due:
+        if not self.may_campaign():
+            self._campaigns.forget_due(now_s)
+        elif due := self._campaigns.take_due(self._groups.replicas(), now_s):
             self._groups.campaign(due)
 
     # -- inside ----------------------------------------------------------------------------------
@@ -505,16 +476,3 @@ class _Idle:
     def __init__(self, news: tuple[int, int]) -> None:
         self.news = news
         self.ticks = 0
-
-
-class _Campaign(NamedTuple):
-    """A campaign to come, unless the raft group has a leader or a later term by then."""
-
-    due_s: float
-    raft_group: int
-    term: int
-    attempts: int
-
-    def again(self, due_s: float) -> _Campaign:
-        """Return the next attempt."""
-        return self._replace(due_s=due_s, attempts=self.attempts - 1)

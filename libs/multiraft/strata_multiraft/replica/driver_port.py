@@ -26,6 +26,9 @@ class DriverFacts(Protocol):
     def may_lead(self, replica_id: int) -> bool:
         """Tell whether a replica's node may be given a leadership."""
 
+    def is_silent(self, replica_id: int) -> bool:
+        """Tell whether a replica's node is known and not heard."""
+
 
 class Driver(DriverFacts, Protocol[ReplicaT]):
     """The part of the driver that a replica needs; the replica says of which class it is."""

@@ -66,7 +66,7 @@ class Fitness:
             self._node().progress(),
             self._node().configuration,
             self._driver.marks.of_replica,
-            self._driver.may_lead,
+            self._may_follow,
             self.has_applied,
         )
 
@@ -89,6 +89,14 @@ class Fitness:
     def quiesced(self) -> None:
         """No ticks come from now on."""
         self._commit_at_tick = self._commit_at_last_tick = -1
+
+    def _may_follow(self, replica_id: int) -> bool:
+        """Tell whether a replica may be the next leader, for all that is known of its node.
+
+        The raft core of a leader at rest hears nobody: only the node's heartbeats tell that a
+        follower has died since.
+        """
+        return self._driver.may_lead(replica_id) and not self._driver.is_silent(replica_id)
 
     def _due_index(self) -> int:
         return max(self.commits.a_while_ago(), self._node().term_start_index)

@@ -131,7 +131,7 @@ def best_successor(
         progress: of the followers.
         configuration: in force.
         mark_of: disk mark of a replica's node, 0 to 3.
-        may_lead: whether a replica's node may lead.
+        may_lead: whether a replica's node may lead, and is not known to be silent.
         has_applied: whether a replica has applied nearly everything.
     """
     fit = [

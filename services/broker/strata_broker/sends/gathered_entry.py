@@ -137,13 +137,25 @@ class GatheredEntry:
         """Charge the budget; False: there is no room for all, or each has a share to keep to."""
         if self._sender.budget.counts_shares:
             return False
-        self._held_bytes = held_bytes(self.request_bytes, self._messages)
+        size_bytes = held_bytes(self.request_bytes, self._messages)
         namespace, raft_group = self._topic.namespace, self._destination.raft_group
-        return self._sender.budget.try_take(namespace, raft_group, self._held_bytes)
+        if not self._sender.budget.try_take(namespace, raft_group, size_bytes):
+            return False
+        self._held_bytes = size_bytes
+        return True
 
     def alone(self) -> list[PendingSend]:
         """Return every send by itself; they are not charged yet."""
         return [self._pending(number) for number in range(len(self._calls))]
+
+    def refuse(self, failure: RequestError) -> None:
+        """Refuse all sends, charged or not: none of their messages is staged for good."""
+        if self._held_bytes:
+            self.refused(range(len(self)), failure)
+            return
+        for send in self.alone():
+            with passed_over(self._sender.requests, _TELL):
+                send.refuse(failure)
 
     def stage(self) -> None:
         """Put all messages into the raft group's batch."""
@@ -181,9 +193,11 @@ class GatheredEntry:
 
     def failed(self) -> None:
         """See `append_batches.Waiter`."""
-        for number, call in enumerate(self._calls):
-            if not call.done():
-                self._charged(number).failed()
+        for number in range(len(self._calls)):
+            send = self._charged(number)
+            if not send.is_settled():
+                with passed_over(self._sender.requests, _TELL):
+                    send.failed()
 
     def moved(
         self,
@@ -240,7 +254,8 @@ class GatheredEntry:
             sender.requests.failed(_TELL, failure)
             alone = self._charged(number)
             left_bytes -= alone.held_bytes
-            alone.refused(range(len(self._message_ids[number])), unexpected())
+            with passed_over(sender.requests, _TELL):
+                alone.refused(range(len(self._message_ids[number])), unexpected())
         without = {number for number, _ in failed}
         answered = [
             (len(message_ids), len(call.request))
@@ -251,7 +266,8 @@ class GatheredEntry:
         ]
         sender.budget.give_back(self._topic.namespace, self._destination.raft_group, left_bytes)
         message_type = self._messages[0].message_type
-        sender.recorder.sent_together(self._topic, message_type, answered, self._started_s)
+        with passed_over(sender.requests, "count sends"):
+            sender.recorder.sent_together(self._topic, message_type, answered, self._started_s)
 
     def _tell(
         self, indexes: Sequence[int], tell: Callable[[PendingSend, Sequence[int], slice], None]

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from strata.meta.v1 import meta_pb2
-from strata_broker.base.failures import unexpected
+from strata_broker.base.failures import passed_over, unexpected
 from strata_broker.clients.producers import Producers
 from strata_broker.metadata.metadata import LEADER_CHOOSES, MetadataView, Name, TopicRow
 from strata_broker.metadata.quotas import Quotas
@@ -320,16 +320,26 @@ class GatheredSends:
             self._stage(entry)
 
     def _stage(self, entry: GatheredEntry) -> None:
-        if not entry.charge():
-            # There may be room for some of them.
-            for pending in entry.alone():
-                self._sender.stage_alone(pending)
-            return
         try:
-            entry.stage()
+            if entry.charge():
+                entry.stage()
+                return
         except Exception as failure:  # noqa: BLE001 - it ends these sends, not those beside them
             self._requests.failed(SEND, failure)
-            entry.refused(range(len(entry)), unexpected())
+            entry.refuse(unexpected())
+            return
+        # There may be room for some of them.
+        for pending in entry.alone():
+            self._stage_alone(pending)
+
+    def _stage_alone(self, pending: PendingSend) -> None:
+        try:
+            self._sender.stage_alone(pending)
+        except Exception as failure:  # noqa: BLE001 - it ends this send, not those beside it
+            self._requests.failed(SEND, failure)
+            if not pending.is_settled():
+                with passed_over(self._requests, SEND):
+                    pending.failed()
 
     def _sends_to(self, name: Name) -> _TopicSends | None:
         """Return the sends of this turn to a topic; None: they are not gathered."""

@@ -117,6 +117,10 @@ class PendingSend:
         """Return the time until the request's deadline; it is over at 0."""
         return self._deadline_s - self._sender.clock.monotonic_s()
 
+    def is_settled(self) -> bool:
+        """Whether the fate of all its messages is known."""
+        return self._left <= 0
+
     def is_late(self) -> bool:
         """Whether the time of the request is over."""
         return self.time_left_s() <= 0
@@ -178,7 +182,7 @@ class PendingSend:
         """See `append_batches.Waiter`."""
         # Messages that are settled later find nothing left to answer.
         left, self._left = self._left, 0
-        if left > 0:
+        if left > 0 and self.charged_raft_group:
             self._sender.budget.give_back(
                 self.topic.namespace, self.charged_raft_group, self.held_bytes, self.sharers
             )

@@ -179,10 +179,10 @@ class Reclaimer:
         for _ in range(len(self._log.segments()) - 1):
             await self._checkpointer.write_behind(engines, replicas, room_is_short=room_is_short)
             oldest = self._log.segments()[0]
-            if any(first == VOID_INDEX for first, _ in oldest.replicas.values()):
-                # A truncated log must stay so: a moved copy would supersede nothing (rule 9).
-                return True
             is_needed = await self._needed(engines, oldest)
+            if self._is_truncation_needed(oldest, is_needed):
+                # That ends as soon as the replica has caught up: no message goes for it.
+                return False
             limit = int(oldest.file_bytes * ratio)
             live = await self._run_read(partial(self._log.oldest_live_bytes, is_needed, limit))
             if live > limit:
@@ -195,6 +195,21 @@ class Reclaimer:
                     return False
                 budget -= copied
         return True
+
+    def _is_truncation_needed(self, oldest: SegmentInfo, is_needed: IsNeeded) -> bool:
+        """Tell whether the oldest segment holds a truncation that must still be remembered.
+
+        Superseded entries are in the same segment, or gone: they go with it. A moved copy would
+        supersede nothing (rule 9), so there is none. Until the log is as long again, the
+        truncation tells up to where others count on the replica (rule 8).
+        """
+        for replica_id, (first, _) in oldest.replicas.items():
+            if first == VOID_INDEX:
+                held = self._log.replica(replica_id)
+                is_short = held is not None and held.last_index < held.void_until
+                if is_short or is_needed(replica_id, VOID_INDEX):
+                    return True
+        return False
 
     async def _step(self, is_needed: IsNeeded, max_bytes: int) -> int | None:
         """Copy a little; return the bytes; None: a checkpoint must be written first."""
