@@ -290,8 +290,8 @@ JSON_KEYS = {
     "`bytes_per_s`, `expected_bytes_per_s`, `busy`, `slow`, `slow_reason`) and `plan` (as "
     "`placement plan`, or null)",
     "placement forecast": "`forecaster`, `source`, `unit`, `step_ms`, `steps` (windows ahead), "
-    "`lower` and `upper` (factors by step, or null), `used`, and `queues`: a list of `queue`, "
-    "`now`, `expected` (by step)",
+    "`lower` and `upper` (factors by step, or null), `used`, `notes` (what does not count, or is "
+    "not known, of the loads), and `queues`: a list of `queue`, `now`, `expected` (by step)",
     "placement backtest": "`trace`, `seed`, `queues`, `nodes`, `clusters`, `planners` (by "
     "`forecast`, `greedy_reactive`, `naive`, `ema`, `oracle`, `nothing`: `time_above_capacity` in "
     "node-seconds, `moves`, `bytes_moved`, `max_over_mean`, `max_over_mean_p95`, `peak`, `flaps`, "

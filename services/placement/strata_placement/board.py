@@ -165,10 +165,10 @@ class Board:
         lines = zip(self.used[node_id], self.loads[raft_group], strict=True)
         return all(used + scale * load <= limit for used, load in lines)
 
-    def best_host(
+    def hosts(
         self, group: GroupModel, leaving: str, disk_limit: float, capacity_limit: float
-    ) -> str | None:
-        """Return the node that should get a replica in place of the one on `leaving`.
+    ) -> list[str]:
+        """Return the nodes that may get a replica in place of the one on `leaving`, best first.
 
         Hard: it can take one, its machine has none of this raft group, it bears it, has room on
         its disk, and stands in a rack of its own as far as any such node does. Among those the
@@ -179,7 +179,7 @@ class Board:
         machines = set(map(self.machine, staying))
         racks = {self.rack(node) for node in group.voters if node != leaving}
         fit = [
-            node
+            node.node_id
             for node in self.nodes.values()
             if node.can_take
             and not node.must_go
@@ -188,22 +188,13 @@ class Board:
             and self.bears(node.node_id, group.raft_group, share, capacity_limit)
             and self._has_room(node, group.stored_bytes, disk_limit)
         ]
-        if not fit:
-            return None
-        best = min(
-            fit,
-            key=lambda node: (
-                self.rack(node.node_id) in racks,
-                self.peak(node.node_id),
-                node.node_id,
-            ),
-        )
-        return best.node_id
+        return sorted(fit, key=lambda node: (self.rack(node) in racks, self.peak(node), node))
 
-    def disk_used(self, node_id: str) -> float:
-        """Return what share of a node's disk is used; 0 when it is not known."""
+    def disk_used(self, node_id: str, more_bytes: int = 0) -> float:
+        """Return what share of a node's disk is used, with so many more bytes; 0: not known."""
         node = self.nodes[node_id]
-        return 1 - self._free[node_id] / node.disk_total_bytes if node.disk_total_bytes else 0.0
+        free = self._free[node_id] - more_bytes
+        return 1 - free / node.disk_total_bytes if node.disk_total_bytes else 0.0
 
     def machine(self, node_id: str) -> str:
         """Return a node's machine; a node without one is a machine of its own."""

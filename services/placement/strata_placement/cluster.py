@@ -62,7 +62,8 @@ class GroupModel:
         voters: nodes with a voting replica.
         readers: nodes with a replica that only reads.
         stored_bytes: what a new replica has to copy.
-        read_share: share of its load that is reading.
+        read_share: share of its load that is reading; 0: none was seen, which tells nothing (loads
+            by the growth of queues know no reads, and consumers may stand still).
         is_settled: no change of its replicas is under way.
         spreads_reads: brokers read from all its replicas; with read replicas they always do.
     """

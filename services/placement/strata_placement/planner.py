@@ -4,7 +4,8 @@ Hard goals, which no step violates and which alone are reason enough to move dat
 
 1. what must leave a node leaves it, and voters of a raft group stand in different racks as far as
    there are racks, never on one machine; their number never changes;
-2. no disk is fuller than `disk_limit`;
+2. no disk is fuller than `disk_limit`, as far as the nameserver's rule of even counts lets a move
+   be (see `even_counts`);
 3. no step brings a node above `capacity_limit`, or one that is above it further up.
 
 Soft goals, by steps that copy nothing (queues, leaderships) or little (read replicas): no node is
@@ -26,6 +27,7 @@ from typing import NamedTuple
 
 from strata_placement.board import Board
 from strata_placement.cluster import BrokerModel, ClusterModel, GroupModel, changed_group
+from strata_placement.even_counts import is_left_alone
 from strata_placement.plan import (
     Action,
     AddReadReplica,
@@ -46,6 +48,8 @@ class PlannerOptions:
     Attributes:
         capacity_limit: hard: no step brings a node above it.
         disk_limit: hard: share of a disk that may be used.
+        even_counts_below: share of a disk that is used, above which the nameserver's rule of even
+            counts gives a node no replica (`PlacementRules.full_above`).
         act_above: expected utilisation of a node from which on something is done.
         target: utilisation that is aimed at then.
         act_above_imbalance: expected load of the busiest node / mean, likewise.
@@ -66,6 +70,7 @@ class PlannerOptions:
 
     capacity_limit: float = 0.8
     disk_limit: float = 0.85
+    even_counts_below: float = 0.7
     act_above: float = 0.75
     target: float = 0.65
     act_above_imbalance: float = 1.25
@@ -180,12 +185,17 @@ class _Maker:
             )
 
     def serve_reads(self) -> None:
-        """Give read replicas to raft groups that are read much, take those not needed."""
+        """Give read replicas to raft groups that are read much, take those hardly used.
+
+        Those of a raft group of which no reads were seen stay: nobody knows whether they are used.
+        """
         options, board = self._options, self.board
         for number in sorted(board.groups):
             group = board.groups[number]
             leader = board.nodes.get(group.leader)
             if leader is None or not group.is_settled or not self._has_room():
+                continue
+            if not group.read_share:
                 continue
             reads = group.read_share * max(board.loads[number], default=0.0)
             used = reads / leader.capacity_bytes_per_s
@@ -256,9 +266,12 @@ class _Maker:
             self._take(TransferLeader(group.raft_group, leaving, heir), f"{reason}: leads it", 0)
         self._take(MoveReplica(group.raft_group, leaving, host), reason, group.stored_bytes)
 
-    def _host(self, group: GroupModel, leaving: str) -> str | None:
+    def _hosts(self, group: GroupModel, leaving: str) -> list[str]:
         options = self._options
-        return self.board.best_host(group, leaving, options.disk_limit, options.capacity_limit)
+        return self.board.hosts(group, leaving, options.disk_limit, options.capacity_limit)
+
+    def _host(self, group: GroupModel, leaving: str) -> str | None:
+        return next(iter(self._hosts(group, leaving)), None)
 
     def _heir(self, group: GroupModel, voters: Sequence[str]) -> str | None:
         """Return the calmest voter that bears what leading brings beside following."""
@@ -288,14 +301,27 @@ class _Maker:
         for group in hosted:
             if board.disk_used(node_id) <= limit or not self._has_room():
                 return
-            host = self._host(group, node_id)
-            staying = [node for node in group.voters if node != node_id]
-            if host is not None and board.conflicts([*staying, host]) <= board.conflicts(
-                group.voters
-            ):
+            host = self._relief(group, node_id)
+            if host is not None:
                 reason = f"the disk of {node_id} is {board.disk_used(node_id):.0%} full"
                 action = MoveReplica(group.raft_group, node_id, host)
                 self._take(action, reason, group.stored_bytes)
+        if board.disk_used(node_id) > limit:
+            self.notes.append(
+                f"the disk of {node_id} stays {board.disk_used(node_id):.0%} full: no replica of "
+                "known size can leave it for good; make it larger, shorten retention or add "
+                "storage nodes"
+            )
+
+    def _relief(self, group: GroupModel, full: str) -> str | None:
+        """Return the node that takes a replica off a full disk, and from which none comes back."""
+        board, above = self.board, self._options.even_counts_below
+        staying = [node for node in group.voters if node != full]
+        for host in self._hosts(group, full):
+            spread = board.conflicts([*staying, host]) <= board.conflicts(group.voters)
+            if spread and is_left_alone(board, group, full, host, above):
+                return host
+        return None
 
     def _best_of_busiest(self) -> _Candidate | None:
         """Return the best step off the busiest node for which there is one at all."""

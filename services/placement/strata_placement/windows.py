@@ -1,7 +1,9 @@
 """From metric windows to columns: loads per queue, and how nodes do at which load.
 
 Input are the batches of `strata_runtime.windows`, as they are read from `__strata_metrics`. A row
-that is absent means zeros (an idle queue writes none); a batch that came twice counts once.
+that is absent means zeros (an idle queue writes none); a batch that came twice counts once. Nodes
+write times by their own clocks: whoever reads for the present looks at them first (`timely`), and
+what has a time or a length that cannot be counts nowhere.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strata_placement.series import LoadSeries, PlacementError
+from strata_placement.timely import is_possible
 from strata_runtime.failslow import NodeWindow
 from strata_runtime.windows import WindowBatch, WindowKind
 
@@ -76,16 +79,31 @@ class BrokerTraffic:
     cpu_cores: float
 
 
+def is_of_storage(batch: WindowBatch) -> bool:
+    """Whether a storage node measured a batch; brokers write windows of themselves only."""
+    if batch.kind is not WindowKind.NODE:
+        return True
+    return "storage" in batch.columns["node_kind"]
+
+
+def newest_end_ms(batches: Iterable[WindowBatch]) -> dict[str, int]:
+    """Return by storage node when its newest window ended, in wall time."""
+    ends: dict[str, int] = {}
+    for batch in filter(is_of_storage, batches):
+        end_ms = batch.start_ms + batch.length_ms
+        ends[batch.node_id] = max(ends.get(batch.node_id, 0), end_ms)
+    return ends
+
+
 def raft_group_traffic(batches: Iterable[WindowBatch]) -> dict[int, GroupTraffic]:
     """Return by raft group what its queues took in and gave out over all windows."""
     # A batch that came twice counts once.
     rows: dict[tuple[int, str, str], dict[str, int]] = {}
-    for batch in batches:
-        if batch.kind is WindowKind.QUEUE:
-            numbers: Mapping[str, Sequence[Any]] = batch.columns
-            for at, name in enumerate(_names(batch)):
-                row = {column: numbers[column][at] for column in _COUNTED}
-                rows[batch.start_ms, batch.node_id, name] = row
+    for batch in _of_kind(WindowKind.QUEUE, batches):
+        numbers: Mapping[str, Sequence[Any]] = batch.columns
+        for at, name in enumerate(_names(batch)):
+            row = {column: numbers[column][at] for column in _COUNTED}
+            rows[batch.start_ms, batch.node_id, name] = row
     came, went = Counter[int](), Counter[int]()
     kept: dict[tuple[int, str], int] = {}
     sizes: dict[str, int] = {}
@@ -109,9 +127,7 @@ def raft_group_traffic(batches: Iterable[WindowBatch]) -> dict[int, GroupTraffic
 def broker_traffic(batches: Iterable[WindowBatch]) -> list[BrokerTraffic]:
     """Return what all brokers together did, by time."""
     found: dict[tuple[int, str], tuple[float, float]] = {}
-    for batch in batches:
-        if batch.kind is not WindowKind.NODE:
-            continue
+    for batch in _of_kind(WindowKind.NODE, batches):
         for row in batch.rows():
             if row["node_kind"] == "broker":
                 load = (float(row["bytes_in"]) + float(row["bytes_out"])) * 1_000 / batch.length_ms
@@ -126,12 +142,17 @@ def broker_traffic(batches: Iterable[WindowBatch]) -> list[BrokerTraffic]:
 def queue_series(batches: Iterable[WindowBatch]) -> LoadSeries:
     """Return the bytes per second, stored and handed out, of every queue that was seen.
 
+    Windows of storage nodes themselves tell how long nothing happened after the last one of a
+    queue: an hour in which all queues are idle is an hour of zeros.
+
     Raises:
         PlacementError: there is no window of a queue, or the time they span is too long.
     """
     cells: dict[tuple[str, int, str], float] = {}
-    step_ms = 0
-    for batch in batches:
+    step_ms = newest_ms = 0
+    for batch in filter(is_possible, batches):
+        if is_of_storage(batch):
+            newest_ms = max(newest_ms, batch.start_ms)
         if batch.kind is not WindowKind.QUEUE:
             continue
         step_ms = step_ms or batch.length_ms
@@ -140,15 +161,14 @@ def queue_series(batches: Iterable[WindowBatch]) -> LoadSeries:
             cells[name, batch.start_ms, batch.node_id] = load
     if not cells:
         raise PlacementError("there is no metric window of any queue")
-    return _filled(cells, step_ms)
+    # Nodes publish a window one after another: the newest one may still lack queues.
+    return _filled(cells, step_ms, newest_ms - step_ms)
 
 
 def node_windows(batches: Iterable[WindowBatch]) -> list[NodeWindow]:
     """Return what storage nodes measured of themselves, by time and node."""
     found: dict[tuple[int, str], NodeWindow] = {}
-    for batch in batches:
-        if batch.kind is not WindowKind.NODE:
-            continue
+    for batch in _of_kind(WindowKind.NODE, batches):
         for row in batch.rows():
             if row["node_kind"] != "storage":
                 continue
@@ -163,6 +183,10 @@ def node_windows(batches: Iterable[WindowBatch]) -> list[NodeWindow]:
     return [found[key] for key in sorted(found)]
 
 
+def _of_kind(kind: WindowKind, batches: Iterable[WindowBatch]) -> Iterator[WindowBatch]:
+    return (batch for batch in batches if batch.kind is kind and is_possible(batch))
+
+
 def _names(batch: WindowBatch) -> Iterator[str]:
     columns: Mapping[str, Sequence[Any]] = batch.columns
     places = zip(columns["namespace"], columns["topic"], columns["queue"], strict=True)
@@ -175,10 +199,12 @@ def _loads(batch: WindowBatch) -> Iterator[float]:
     return ((came + went) * 1_000 / batch.length_ms for came, went in traffic)
 
 
-def _filled(cells: dict[tuple[str, int, str], float], step_ms: int) -> LoadSeries:
+def _filled(
+    cells: dict[tuple[str, int, str], float], step_ms: int, least_last_ms: int
+) -> LoadSeries:
     times = [start for _, start, _ in cells]
     first = min(times)
-    count = (max(times) - first) // step_ms + 1
+    count = (max(max(times), least_last_ms) - first) // step_ms + 1
     if count > MAX_WINDOWS:
         raise PlacementError(f"{count} windows are more than {MAX_WINDOWS}; read a shorter time")
     columns: dict[str, array[float]] = {}

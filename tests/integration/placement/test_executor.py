@@ -19,7 +19,7 @@ from strata.admin.v1 import admin_pb2, admin_pb2_grpc
 from strata.meta.v1 import meta_pb2
 from strata_testing import NotYet
 from tests.e2e.client import Client, RefusedError
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import Cluster, ClusterError
 
 TOPICS = [f"load-{number}" for number in range(6)]
 BODY = b"x" * 2_000
@@ -207,7 +207,10 @@ async def test_what_makes_it_worse_is_undone(cluster: Cluster) -> None:
                     plan=meta_pb2.PlacementPlan(planner="test", steps=[step])
                 )
             )
-        ended = await strata(cluster, "placement", "apply", str(proposed.plan.plan_id), "--wait")
+        plan_id = str(proposed.plan.plan_id)
+        with pytest.raises(ClusterError, match="made it worse"):
+            await strata(cluster, "placement", "apply", plan_id, "--wait")
+        ended = await strata(cluster, "placement", "show", plan_id)
 
     print(ended["reason"])
     assert ended["state"] == "stopped"

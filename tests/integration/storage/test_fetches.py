@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
+from strata_storage.rows.traffic import Amount
 from strata_testing import until
 from strata_testing.storage_node import (
     CONTEXT,
@@ -158,3 +159,16 @@ async def test_a_key_of_many_large_messages_is_answered_in_bounds(node: NodeUnde
     )
     found = (await node.rpc.query(request, CONTEXT)).messages
     assert len(found) == 4
+
+
+@pytest.mark.parametrize("places_only", [False, True])
+async def test_what_is_fetched_counts_as_read(node: NodeUnderTest, places_only: bool) -> None:
+    """Read replicas are placed by it; a fetch that finds nothing counts as nothing."""
+    await node.append([b"one", b"second"])
+    machine = node.app.node.engine(GROUP).machine
+    machine.traffic.take()
+    await fetch(node, 0, places_only=places_only)
+    await fetch(node, 1, places_only=places_only)
+    await fetch(node, 2, places_only=places_only)
+    _, delivered = machine.traffic.take()
+    assert delivered == {(0, TOPIC.topic_id, 0): Amount(3, len(b"one") + 2 * len(b"second"))}

@@ -15,9 +15,8 @@ from strata_cli.commands.placement_facts import (
     cluster_model,
     measure,
     placed_queues,
-    window_batches,
 )
-from strata_cli.errors import CliError
+from strata_cli.errors import CliError, UsageError
 from strata_placement.outlook import expect
 from strata_placement.plan import MoveQueue
 from strata_placement.planner import PlannerOptions, Source, make_plan
@@ -28,7 +27,6 @@ from strata_runtime.windows import (
     WindowBatch,
     WindowKind,
     batches_of,
-    decode,
     encode,
 )
 
@@ -58,10 +56,15 @@ def queue_row(topic: str, queue: int, raft_group: int, mib_in: float, mib_out: f
 
 
 def stored(batches: list[WindowBatch]) -> list[admin_pb2.FoundMessage]:
-    """Return windows as FindMessages gives them: each a serialised message."""
+    """Return windows as FindMessages gives them: each a serialised message.
+
+    They are stored when they end, by a clock that is right.
+    """
+    now_ms = int(time.time() * 1_000)
     return [
         admin_pb2.FoundMessage(
             offset=number,
+            store_time_ms=min(each.start_ms + each.length_ms, now_ms),
             message=definition_pb2.Message(body=encode(each)).SerializeToString(),
         )
         for number, each in enumerate(batches)
@@ -71,7 +74,8 @@ def stored(batches: list[WindowBatch]) -> list[admin_pb2.FoundMessage]:
 class FakeClient:
     """A broker of a cluster of three storage nodes with one raft group led by each.
 
-    Topic `hot` has two queues in raft group 1, `cold` one in each of the others.
+    Topic `hot` has two queues in raft group 1, `cold` one in each of the others. `%DLQ%workers` has
+    a queue in each raft group, the table `%KV%stock` is in raft group 3.
     """
 
     def __init__(self, found: list[admin_pb2.FoundMessage], page_size: int = 4) -> None:
@@ -80,6 +84,8 @@ class FakeClient:
         self.has_windows = True
         self.refusal = "not_found"
         self.moving: set[tuple[str, int]] = set()
+        self.asked: list[str] = []
+        self.pages = 0
 
     def call(self, method: Any, request: Any) -> Any:
         return method(request)
@@ -90,20 +96,30 @@ class FakeClient:
         if not self.has_windows:
             raise CliError("no such topic", self.refusal)
         assert request.begin_ms <= time.time() * 1_000
+        self.pages += 1
+        end_ms = request.end_ms if request.HasField("end_ms") else 1 << 62
+        found = [each for each in self.found if request.begin_ms <= each.store_time_ms < end_ms]
         first = int(request.page_token or 0)
         after = first + self.page_size
         return admin_pb2.FindMessagesResponse(
-            messages=self.found[first:after],
-            next_page_token=str(after) if after < len(self.found) else "",
+            messages=found[first:after],
+            next_page_token=str(after) if after < len(found) else "",
         )
 
     def ListTopics(self, request: admin_pb2.ListTopicsRequest) -> admin_pb2.ListTopicsResponse:
-        return admin_pb2.ListTopicsResponse(
-            topics=[meta_pb2.Topic(name="hot"), meta_pb2.Topic(name="cold")]
-        )
+        topics = [meta_pb2.Topic(name="hot"), meta_pb2.Topic(name="cold")]
+        if request.include_system:
+            topics += [
+                meta_pb2.Topic(name="%DLQ%workers", type=meta_pb2.TOPIC_TYPE_DEAD_LETTER),
+                meta_pb2.Topic(name="%KV%stock"),
+            ]
+        return admin_pb2.ListTopicsResponse(topics=topics)
 
     def GetTopic(self, request: admin_pb2.GetTopicRequest) -> admin_pb2.GetTopicResponse:
-        raft_groups = (1, 1) if request.name == "hot" else (2, 3)
+        self.asked.append(request.name)
+        raft_groups = {"hot": (1, 1), "cold": (2, 3), "%DLQ%workers": (1, 2, 3), "%KV%stock": (3,)}[
+            request.name
+        ]
         return admin_pb2.GetTopicResponse(
             queues=[
                 admin_pb2.QueueStatus(
@@ -111,7 +127,7 @@ class FakeClient:
                     raft_group=raft_group,
                     moving=(request.name, queue) in self.moving,
                 )
-                for queue, raft_group in enumerate(raft_groups)
+                for queue, raft_group in enumerate(raft_groups, request.name.startswith("%DLQ%"))
             ]
         )
 
@@ -161,26 +177,6 @@ def skewed() -> list[WindowBatch]:
     return batches
 
 
-def test_windows_are_read_over_all_pages() -> None:
-    """Each message is a whole stored message; one that is no window says nothing."""
-    batches = skewed()
-    found = stored(batches)
-    other = definition_pb2.Message(body=b"something else").SerializeToString()
-    found.insert(3, admin_pb2.FoundMessage(message=other))
-    client: Any = FakeClient(found)
-    assert list(window_batches(client, 60_000)) == [decode(encode(each)) for each in batches]
-    client.has_windows = False
-    assert list(window_batches(client, 60_000)) == []
-
-
-def test_windows_that_cannot_be_read_are_no_empty_list() -> None:
-    """Only a topic that does not exist has no windows; any other failure is shown."""
-    client: Any = FakeClient([])
-    client.has_windows, client.refusal = False, "unreachable"
-    with pytest.raises(CliError):
-        list(window_batches(client, 60_000))
-
-
 def test_a_plan_is_made_from_stored_windows() -> None:
     """Loads, reads, what is stored, what may not move, and brokers all come from them."""
     client: Any = FakeClient(stored(skewed()))
@@ -194,7 +190,7 @@ def test_a_plan_is_made_from_stored_windows() -> None:
     assert traffic.read_share == pytest.approx(16 / 24)
     assert traffic.stored_bytes == 2 * 20_480 * 1_024
 
-    queues = placed_queues(client)
+    queues = placed_queues(client, measured.series.names)
     assert queues.held == {"/hot/1"}
     expected = expect(measured.series, "naive")
     model = cluster_model(client, expected, measured, queues, 100 * MIB)
@@ -233,3 +229,92 @@ def test_brokers_of_which_nothing_is_known_are_left_alone() -> None:
     by_cpu = broker_model(2, busy, 0)
     assert by_cpu is not None
     assert by_cpu.capacity_bytes_per_s == 4e6
+
+
+def test_what_may_not_move_is_load_of_its_node() -> None:
+    """A table and dead letters fill node 3: queues of node 1 go to node 2, and those two stay."""
+    loads = {
+        1: [queue_row("hot", 0, 1, 40, 0), queue_row("hot", 1, 1, 35, 0)],
+        3: [queue_row("%KV%stock", 0, 3, 35, 0), queue_row("%DLQ%workers", 3, 3, 30, 0)],
+    }
+    batches = [
+        batch(WindowKind.QUEUE, f"node-{raft_group}", window, rows)
+        for window in range(WINDOWS)
+        for raft_group, rows in loads.items()
+    ]
+    client: Any = FakeClient(stored(batches), page_size=100)
+    measured = measure(client, "windows", 60_000, 0)
+    queues = placed_queues(client, measured.series.names)
+    assert queues.raft_group_of["/%KV%stock/0"] == queues.raft_group_of["/%DLQ%workers/3"] == 3
+    assert queues.held >= {"/%KV%stock/0", "/%DLQ%workers/3"}
+    expected = expect(measured.series, "naive")
+    model = cluster_model(client, expected, measured, queues, 120 * MIB)
+    # It leads raft group 3, and follows the other two.
+    assert model.utilisation()["node-3"][0] == pytest.approx((65 + 0.35 * 75) / 120)
+    actions = [
+        step.action for step in make_plan(model, PlannerOptions(), Source("t", "", 0, 0)).steps
+    ]
+    moves = [action for action in actions if isinstance(action, MoveQueue)]
+    assert moves
+    assert {(move.queue.split("/")[1], move.to_raft_group) for move in moves} == {("hot", 2)}
+
+
+def test_dead_letters_without_load_are_not_asked_for() -> None:
+    """Each consumer group has a dead-letter topic: a call for each would take long."""
+    client: Any = FakeClient(stored(skewed()), page_size=100)
+    queues = placed_queues(client, measure(client, "windows", 60_000, 0).series.names)
+    assert client.asked == ["hot", "cold"]
+    assert set(queues.raft_group_of) == {"/hot/0", "/hot/1", "/cold/0", "/cold/1"}
+
+
+def test_growth_counts_dead_letters() -> None:
+    """Tables hold no messages, so they do not grow."""
+    client: Any = FakeClient([])
+    measured = measure(client, "growth", 60_000, 1)
+    assert "/%DLQ%workers/3" in measured.series.names
+    assert not [name for name in measured.series.names if "%KV%" in name]
+    with pytest.raises(UsageError, match="--sample 0ms"):
+        measure(client, "growth", 60_000, 0)
+
+
+def test_windows_of_hours_ago_are_not_the_present() -> None:
+    """Told, not planned by; `auto` looks at growth instead and says why."""
+    shifted = [
+        batch(WindowKind.QUEUE, "node-1", window - 7_200, [queue_row("hot", 0, 1, 8, 0)])
+        for window in range(WINDOWS)
+    ]
+    client: Any = FakeClient(stored(shifted))
+    with pytest.raises(CliError, match="the newest metric window ended 1200 min ago"):
+        measure(client, "windows", 86_400_000, 0)
+    measured = measure(client, "auto", 86_400_000, 1)
+    assert (measured.unit, measured.series.windows) == ("messages", 1)
+    assert "ended 1200 min ago" in measured.notes[0]
+
+
+def test_a_clock_ahead_does_not_hide_the_loads_of_other_nodes() -> None:
+    """A thousand seconds, or two weeks: that node's windows do not count, and a note says so."""
+    right = [
+        batch(WindowKind.QUEUE, "node-1", window, [queue_row("hot", 0, 1, 20, 20)])
+        for window in range(WINDOWS)
+    ]
+    ahead = [
+        batch(WindowKind.QUEUE, "node-2", window + 100, [queue_row("cold", 0, 2, 0.1, 0.1)])
+        for window in (0, 1, 120_960)
+    ]
+    client: Any = FakeClient(stored(right + ahead))
+    measured = measure(client, "windows", 900_000, 0)
+    assert measured.series.names == ("/hot/0",)
+    assert list(measured.series.columns[0]) == [40 * MIB] * WINDOWS
+    assert measured.notes == (
+        "batches of metric windows that do not count: 3 of node-2 begin after now: is that node's "
+        "clock ahead, or this machine's behind?",
+    )
+
+
+def test_a_node_that_fell_silent_is_told() -> None:
+    """Its queues count as idle, which may be wrong: its clock may be behind."""
+    batches = skewed()
+    batches += [batch(WindowKind.QUEUE, "node-3", -60, [queue_row("cold", 1, 3, 5, 0)])]
+    measured = measure(FakeClient(stored(batches)), "windows", 900_000, 0)  # type: ignore[arg-type]
+    [note] = measured.notes
+    assert note.startswith("no metric window of the last 5 min is from node-3: ")

@@ -18,6 +18,7 @@ from strata_raft.types import Entry, EntryKind
 from strata_runtime.metrics import Metrics
 from strata_testing import ManualClock
 from strata_testing.metadata_store import MemoryMetadataStore
+from tests.unit.nameserver.loaded_storage import Loaded, three_loaded
 
 MAX_COMMAND_BYTES = 768 * 1024
 """Most bytes of an entry where segments of the log are as small as they may be."""
@@ -130,6 +131,12 @@ MakeNameserver = type[Nameserver]
 def make_nameserver() -> MakeNameserver:
     """Make more nameservers, with other settings."""
     return Nameserver
+
+
+@pytest.fixture
+async def loaded(make_nameserver: MakeNameserver) -> Loaded:
+    """Three storage nodes, each leading one raft group, and a topic of twelve queues."""
+    return await three_loaded(make_nameserver)
 
 
 @pytest.fixture

@@ -179,6 +179,22 @@ def test_lost_replicas_are_rebuilt_after_the_delay(down_ms: int, expected: int) 
     assert all("DOWN for" in step.reason for step in cluster.log)
 
 
+def test_a_lost_replica_goes_to_a_full_disk_only_when_nobody_else_can_take_it() -> None:
+    """A full disk is better than a missing replica, and any other node is better than that."""
+    cluster = make_cluster([""] * 5, 6)
+    full, down = cluster.nodes["n0"], cluster.nodes["n1"]
+    cluster.nodes["n0"] = replace(full, disk_used=RULES.full_above + 0.01)
+    held = cluster.counts()["n0"]
+    cluster.nodes["n1"] = replace(down, state=DOWN, state_ms=5_000)
+    cluster.run()
+    assert cluster.counts()["n0"] == held
+    assert cluster.counts()["n1"] == 0
+
+    cluster.nodes["n2"] = replace(cluster.nodes["n2"], state=DOWN, state_ms=5_000)
+    cluster.run()
+    assert cluster.counts() == {"n0": 6, "n3": 6, "n4": 6}
+
+
 def test_the_replicas_of_a_removed_node_are_rebuilt_at_once() -> None:
     """A node without a row never comes back."""
     cluster = make_cluster([""] * 4, 8)

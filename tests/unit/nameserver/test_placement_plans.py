@@ -7,129 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
 from strata.meta.v1 import command_pb2, meta_pb2
 from strata_metadata.errors import MetaRefused
 from strata_state.metadata_keys import MetadataRowKind, kind_range
-from tests.unit.nameserver.storage_nodes import CONFIG, NODES, Storage, storage
-
-if TYPE_CHECKING:
-    from tests.unit.nameserver.conftest import MakeNameserver, Nameserver
-
-MIB = 1024 * 1024
-HOUR_MS = 3_600_000
-PLANNED = CONFIG.model_copy(
-    update={
-        "load_window_ms": 1_000,
-        "plan_settle_ms": 5_000,
-        "plan_step_timeout_ms": 20_000,
-        "placement_interval_ms": 500,
-        "max_plans": 3,
-        "max_plan_steps": 4,
-    }
+from tests.unit.nameserver.loaded_storage import (
+    MIB,
+    Loaded,
+    apply,
+    propose,
+    queue_step,
+    shown,
+    states,
 )
+from tests.unit.nameserver.storage_nodes import NODES, storage
 
-
-class Loaded(Storage):
-    """Storage nodes whose leaders carry out moves of queues and bear the queues' loads."""
-
-    def __init__(self, nameserver: Nameserver, topic: meta_pb2.Topic) -> None:
-        super().__init__(nameserver, NODES)
-        self.topic = topic
-        self.queue_bytes_per_s = [0] * topic.queue_count
-        self.moves_queues = True
-        self._places = [""] * topic.queue_count
-
-    def load_of(self, node_id: str) -> meta_pb2.StorageLoad:
-        per_s = zip(self._places, self.queue_bytes_per_s, strict=True)
-        return meta_pb2.StorageLoad(
-            led_bytes=sum(load for at, load in per_s if at == node_id) // 10
-        )
-
-    def override(self, queue: int) -> meta_pb2.QueueOverride | None:
-        overrides = kind_range(MetadataRowKind.QUEUE_OVERRIDE)
-        rows = map(meta_pb2.QueueOverride.FromString, self.nameserver.machine.rows(*overrides))
-        mine = (row for row in rows if row.topic_id == self.topic.topic_id)
-        return next((row for row in mine if row.queue == queue), None)
-
-    def raft_group_of(self, queue: int) -> int:
-        override = self.override(queue)
-        if override is not None:
-            return override.epochs[-1].raft_group
-        owners = self.nameserver.machine.speculative.topology.slot_owners
-        return owners[(self.topic.slot_base + queue) % 4_096]
-
-    def node_of(self, queue: int) -> str:
-        return self.leader_of(self.row(self.raft_group_of(queue)))
-
-    def queue_on(self, node_id: str) -> int:
-        return next(q for q in range(self.topic.queue_count) if self.node_of(q) == node_id)
-
-    async def run(self, duration_ms: int) -> None:
-        for _ in range(0, duration_ms, 500):
-            await super().run(500)
-            await self._move_queues()
-            self._places = [self.node_of(queue) for queue in range(self.topic.queue_count)]
-
-    async def _move_queues(self) -> None:
-        for queue in range(self.topic.queue_count) if self.moves_queues else ():
-            override = self.override(queue)
-            if override is None or not override.moving_to:
-                continue
-            newest = override.epochs[-1]
-            opened = meta_pb2.Epoch(epoch=newest.epoch + 1, raft_group=override.moving_to)
-            await self.nameserver.metadata.queue_moved(
-                meta_pb2.ReportQueueMovedRequest(
-                    topic_id=self.topic.topic_id, queue=queue, opened=opened
-                )
-            )
-
-
-@pytest.fixture
-async def loaded(make_nameserver: MakeNameserver) -> Loaded:
-    """Three storage nodes, each leading one raft group, and a topic of twelve queues."""
-    nameserver = make_nameserver(PLANNED)
-    nameserver.machine.on_leader(1)
-    for node_id in NODES:
-        await nameserver.metadata.register_node(storage(node_id))
-    topic = await nameserver.metadata.create_topic(meta_pb2.Topic(name="t", queue_count=12))
-    cluster = Loaded(nameserver, topic)
-    await cluster.run(3_000)
-    return cluster
-
-
-def queue_step(cluster: Loaded, queue: int, to_raft_group: int) -> meta_pb2.PlacementStep:
-    move = meta_pb2.MoveQueueStep(
-        topic="t",
-        queue=queue,
-        from_raft_group=cluster.raft_group_of(queue),
-        to_raft_group=to_raft_group,
-    )
-    return meta_pb2.PlacementStep(move_queue=move, reason="test")
-
-
-async def propose(cluster: Loaded, *steps: meta_pb2.PlacementStep) -> meta_pb2.PlacementPlan:
-    plan = meta_pb2.PlacementPlan(planner="test", steps=steps)
-    return await cluster.nameserver.metadata.placement.propose(plan)
-
-
-async def apply(cluster: Loaded, plan: meta_pb2.PlacementPlan) -> None:
-    await cluster.nameserver.metadata.placement.apply(plan.plan_id, stop=False)
-
-
-def shown(cluster: Loaded, plan: meta_pb2.PlacementPlan) -> meta_pb2.PlacementPlan:
-    plans = cluster.nameserver.metadata.placement.plans()
-    return next(row for row in plans if row.plan_id == plan.plan_id)
-
-
-def states(plan: meta_pb2.PlacementPlan) -> list[str]:
-    return [
-        meta_pb2.StepState.Name(step.state).removeprefix("STEP_STATE_").lower()
-        for step in plan.steps
-    ]
+HOUR_MS = 3_600_000
 
 
 async def test_a_proposed_plan_moves_nothing(loaded: Loaded) -> None:

@@ -14,7 +14,7 @@ from strata_nameserver.policies.replicas import ChangeReplica
 from tests.unit.nameserver.storage_nodes import CONFIG, NODES, Storage, storage
 
 if TYPE_CHECKING:
-    from tests.unit.nameserver.conftest import MakeNameserver
+    from tests.unit.nameserver.conftest import MakeNameserver, Nameserver
 
 
 @pytest.fixture
@@ -188,6 +188,39 @@ async def test_a_node_that_joins_gets_replicas_one_by_one(three: Storage) -> Non
     assert three.nameserver.machine.revision == revision
     reasons = three.nameserver.metadata.controller.reasons
     assert any("replica to d" in text for number in three.rows() for text in reasons(number))
+
+
+class Disks(Storage):
+    """Storage nodes that say what share of their disks is used."""
+
+    def __init__(self, nameserver: Nameserver, node_ids: tuple[str, ...]) -> None:
+        super().__init__(nameserver, node_ids)
+        self.used: dict[str, float] = {}
+
+    def load_of(self, node_id: str) -> meta_pb2.StorageLoad:
+        free = round(1_000 * (1 - self.used.get(node_id, 0.5)))
+        return meta_pb2.StorageLoad(disk_free_bytes=free, disk_total_bytes=1_000)
+
+
+async def test_a_rather_full_disk_gets_no_replicas_for_evenness(three: Storage) -> None:
+    """Not when its node joins, not before a restarted node's first heartbeat; with room it does."""
+    disks, metadata = Disks(three.nameserver, (*NODES, "d")), three.nameserver.metadata
+    disks.used["d"] = 0.71
+    await metadata.register_node(storage("d"))
+    await disks.run(6_000)
+    assert [hosts(row) for row in disks.rows().values()] == [list(NODES)] * 4
+    again = storage("d")
+    again.boot_id = 2
+    await metadata.register_node(again)
+    disks.alive.remove("d")
+    await disks.run(1_100)
+    assert [hosts(row) for row in disks.rows().values()] == [list(NODES)] * 4
+    await metadata.register_node(storage("d"))
+    disks.alive.add("d")
+    disks.used["d"] = 0.69
+    await disks.run(6_000)
+
+    assert sum("d" in hosts(row) for row in disks.rows().values()) == 3
 
 
 async def test_raft_groups_of_nodes_that_join_come_with_all_replicas(

@@ -70,6 +70,19 @@ def test_a_queue_that_stood_still_yesterday_is_no_queue_that_explodes() -> None:
     assert max(fed(lambda: SeasonalNaive(SEASON), values, (1, 2, 9))) <= 5 * 100.0
 
 
+def test_holt_winters_has_bounds_where_the_queue_stood_still() -> None:
+    """Nights of next to nothing, or of nothing, say little of the level once load comes by night.
+
+    A ratio of 0.05 to the mean is the least, and 5 the most: a hundred times the load at worst.
+    """
+    for night in (0.0, 0.001):
+        days = [*[night] * 24, *[100.0] * 24] * 3
+        waking = fed(lambda: HoltWinters(SEASON), [*days, *[100.0] * 24], (1, 12, SEASON))
+        assert 100.0 < max(waking) <= 100 * 100.0
+    idle = [*wave(1), *[0.0] * 5 * SEASON, 100.0, 100.0]
+    assert 1.0 < max(fed(lambda: HoltWinters(SEASON), idle, (1, 12, 40))) <= 100 * 100.0
+
+
 @pytest.mark.parametrize("make", [Naive, Ema, lambda: SeasonalNaive(4), lambda: HoltWinters(4)])
 def test_nothing_observed_is_nothing_expected(make: MakeForecaster) -> None:
     """Zeros before the first window, and no failure on zeros after."""

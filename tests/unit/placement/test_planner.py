@@ -311,6 +311,16 @@ def test_much_read_raft_groups_get_read_replicas_and_lose_them() -> None:
     assert planned(0.05 * CAPACITY, ("node-4",)) == [RemoveReadReplica]
 
 
+@pytest.mark.parametrize("load", [0.0, 0.05 * CAPACITY, 0.4 * CAPACITY])
+def test_read_replicas_stay_where_no_reads_were_seen(load: float) -> None:
+    """Loads by the growth of queues know of no reads, and consumers may stand still."""
+    model = random_cluster(1, groups=1, queues=1, points=1, utilisation=0.01)
+    read = replace(model.groups[0], readers=("node-4", "node-5"))
+
+    assert read.read_share == 0.0
+    assert plan_for(replace(model, groups=(read,), points=[[load]])).steps == ()
+
+
 @pytest.mark.parametrize(("peak", "wanted"), [(170e6, 3), (110e6, None), (60e6, None), (40e6, 1)])
 def test_brokers_scale_with_a_gap_between_up_and_down(peak: float, wanted: int | None) -> None:
     """More when the target would be passed, fewer only with a fifth to spare."""

@@ -19,7 +19,14 @@ from strata_placement.plan import (
     describe,
 )
 from strata_placement.series import PlacementError
-from strata_placement.windows import QueueName, node_windows, queue_series
+from strata_placement.windows import (
+    QueueName,
+    broker_traffic,
+    newest_end_ms,
+    node_windows,
+    queue_series,
+    raft_group_traffic,
+)
 from strata_runtime.windows import (
     WINDOW_MS,
     Value,
@@ -79,6 +86,45 @@ def test_a_time_span_that_is_too_long_is_refused() -> None:
     """A stray window of long ago does not fill memory with zeros."""
     with pytest.raises(PlacementError, match="read a shorter time"):
         queue_series([queue_batch("a", 1, t=1), queue_batch("a", 200_000, t=1)])
+
+
+def node_batch(node_id: str, kind: str, window: int) -> WindowBatch:
+    rows: list[dict[str, Value]] = [{"node_kind": kind, "bytes_in": 5_000}]
+    [batch] = batches_of(WindowKind.NODE, node_id, window * WINDOW_MS, WINDOW_MS, rows)
+    return batch
+
+
+def test_an_hour_in_which_all_queues_are_idle_is_an_hour_of_zeros() -> None:
+    """Storage nodes write windows of themselves all the time; the last load is not that of now.
+
+    The newest window may still lack queues, and brokers tell nothing of queues.
+    """
+    batches = [queue_batch("a", 5, t=1_000)]
+    assert queue_series([*batches, node_batch("b", "broker", 9)]).windows == 1
+    series = queue_series([*batches, node_batch("a", "storage", 9)])
+    assert list(series.columns[0]) == [200.0, 0.0, 0.0, 0.0]
+    assert newest_end_ms(
+        [*batches, node_batch("b", "broker", 9), node_batch("c", "storage", 9)]
+    ) == {
+        "a": 6 * WINDOW_MS,
+        "c": 10 * WINDOW_MS,
+    }
+
+
+@pytest.mark.parametrize(("start_ms", "length_ms"), [(0, 0), (2**63, WINDOW_MS)])
+def test_windows_that_cannot_be_count_nowhere(start_ms: int, length_ms: int) -> None:
+    """Neither as loads nor as divisors."""
+    rows: list[dict[str, Value]] = [{"topic": "t", "bytes_in": 1}]
+    [queues] = batches_of(WindowKind.QUEUE, "a", start_ms, length_ms, rows)
+    for kind in ("broker", "storage"):
+        rows = [{"node_kind": kind, "bytes_in": 1}]
+        [nodes] = batches_of(WindowKind.NODE, "a", start_ms, length_ms, rows)
+        assert not node_windows([nodes])
+        assert not broker_traffic([nodes])
+    assert not raft_group_traffic([queues])
+    assert queue_series([queues, queue_batch("a", 5, t=1)]).names == ("/t/1",)
+    with pytest.raises(PlacementError, match="no metric window"):
+        queue_series([queues])
 
 
 def test_nodes_are_read_with_their_latencies() -> None:

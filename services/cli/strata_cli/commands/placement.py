@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -64,7 +65,7 @@ def plan(
 
     Args:
         loads: Source of loads: metric windows, or the growth of queues; auto: metric windows if
-            there are any.
+            there are any of the present.
         history: Age of the oldest metric window that is read.
         sample: Time over which the growth of queues is measured.
         forecaster: naive, ema, seasonal_naive, holt_winters, learned, or auto: by the history.
@@ -76,8 +77,8 @@ def plan(
         store: Store the plan in the nameserver, if it has steps.
     """
     with connect(common) as client:
-        queues = placed_queues(client)
         measured = measure(client, loads, milliseconds(history), milliseconds(sample))
+        queues = placed_queues(client, measured.series.names)
         expected = expect(measured.series, forecaster, _read_model(model))
         unit = 1024 * 1024 if measured.unit == "bytes" else 1_000
         cluster = cluster_model(
@@ -94,7 +95,8 @@ def plan(
             int(time.time() * 1_000),
             expected.horizon_ms,
         )
-        row = plan_row(make_plan(cluster, PlannerOptions(max_steps=max_steps), source))
+        made = make_plan(cluster, PlannerOptions(max_steps=max_steps), source)
+        row = plan_row(replace(made, notes=(*measured.notes, *made.notes)))
         if store and row.steps:
             request = admin_pb2.ProposePlanRequest(plan=row)
             row = client.call(client.admin.ProposePlan, request).plan
@@ -114,7 +116,12 @@ def show_(plan_id: PlanId = 0, /, *, common: Common = COMMON) -> None:
 
 @app.command
 def apply(
-    plan_id: PlanId = 0,
+    plan_id: Annotated[
+        int,
+        Parameter(
+            help="Number of the plan; default: the newest, with --stop the one that is running."
+        ),
+    ] = 0,
     /,
     *,
     stop: Annotated[bool, Flag] = False,
@@ -126,11 +133,12 @@ def apply(
     For instance: strata placement apply 4711 --wait
 
     Args:
-        stop: End the plan instead; steps that are done stay done.
-        wait: Return when the plan has ended.
+        stop: End the plan instead, without a number the one that is running; steps that are done
+            stay done.
+        wait: Return when the plan has ended; exit code 1 if it was stopped before its last step.
     """
     with connect(common) as client:
-        number = plan_id or _find(client, 0).plan_id
+        number = plan_id or (_running(client) if stop else _find(client, 0)).plan_id
         request = admin_pb2.ApplyPlanRequest(plan_id=number, stop=stop)
         row = client.call(client.admin.ApplyPlan, request).plan
         with progress("apply") as shown:
@@ -141,6 +149,10 @@ def apply(
                 time.sleep(_POLL_S)
                 row = _find(client, number)
     _show_plan(row, common)
+    if wait and not stop and row.state != meta_pb2.PLAN_STATE_DONE:
+        # A step that took too long, or made loads worse; or another operator.
+        reason = f": {row.reason}" if row.reason else ""
+        raise CliError(f"plan {number} was stopped before its last step{reason}")
 
 
 @app.command
@@ -200,7 +212,7 @@ def forecast(
 
     Args:
         loads: Source of loads: metric windows, or the growth of queues; auto: metric windows if
-            there are any.
+            there are any of the present.
         history: Age of the oldest metric window that is read.
         sample: Time over which the growth of queues is measured.
         forecaster: naive, ema, seasonal_naive, holt_winters, learned, or auto: by the history.
@@ -215,13 +227,8 @@ def forecast(
         if use:
             if measured.unit != "bytes":
                 raise CliError("--use needs metric windows: the growth of queues has no bytes")
-            table = load_table(measured.series, placed_queues(client).raft_group_of)
-            now_ms = int(time.time() * 1_000)
-            model_row = meta_pb2.PlacementModel(
-                version=now_ms, valid_until_ms=now_ms + milliseconds(valid), table=table
-            )
-            request = admin_pb2.SetPlacementModelRequest(model=model_row)
-            client.call(client.admin.SetPlacementModel, request)
+            placed = placed_queues(client, measured.series.names)
+            _use(client, load_table(measured.series, placed.raft_group_of), milliseconds(valid))
     order = sorted(range(len(measured.series.names)), key=lambda at: -expected.points[0][at])
     queues = [
         {
@@ -241,6 +248,7 @@ def forecast(
         "lower": list(interval.lower) if interval is not None else None,
         "upper": list(interval.upper) if interval is not None else None,
         "used": use,
+        "notes": list(measured.notes),
     }
     show(view | {"queues": queues}, common, rows="queues")
 
@@ -309,6 +317,40 @@ def _find(client: AdminClient, plan_id: int) -> meta_pb2.PlacementPlan:
         if plan_id in (0, row.plan_id):
             return row
     raise CliError(f"plan {plan_id} does not exist" if plan_id else "there is no plan yet")
+
+
+def _running(client: AdminClient) -> meta_pb2.PlacementPlan:
+    """Return the plan that is running; the executor runs one at a time.
+
+    Raises:
+        CliError: no plan is running.
+    """
+    response = client.call(client.admin.GetPlacement, admin_pb2.GetPlacementRequest())
+    for row in response.plans:
+        if row.state == meta_pb2.PLAN_STATE_RUNNING:
+            return row
+    raise CliError(
+        "no plan is running; to withdraw one that is proposed, give its number (see strata "
+        "placement history)"
+    )
+
+
+def _use(client: AdminClient, table: str, valid_ms: int) -> None:
+    """Let the nameserver use a table of loads.
+
+    Its version is the time, or one more than the version in use: one that was written by a clock
+    ahead of this one would lock out every later model otherwise.
+
+    Raises:
+        CliError: no broker answers, or the nameserver refuses the table.
+    """
+    known = client.call(client.admin.GetPlacement, admin_pb2.GetPlacementRequest()).model.version
+    now_ms = int(time.time() * 1_000)
+    model = meta_pb2.PlacementModel(
+        version=max(now_ms, known + 1), valid_until_ms=now_ms + valid_ms, table=table
+    )
+    request = admin_pb2.SetPlacementModelRequest(model=model)
+    client.call(client.admin.SetPlacementModel, request)
 
 
 def _show_plan(row: meta_pb2.PlacementPlan, common: Common) -> None:

@@ -3,19 +3,23 @@
 Loads come from the metric windows in `__strata_metrics`. Without windows, the ends of all queues
 are read twice, and the messages stored in between are the load. Such loads show an uneven cluster.
 They do not show how full a node is, what is read, or what brokers do; the caller is told so.
+
+Dead-letter queues and key-value tables stay in their raft groups. Their loads count for the nodes
+that bear them, and no plan moves them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_cli.client import AdminClient
-from strata_cli.errors import CliError
+from strata_cli.errors import CliError, UsageError
+from strata_cli.metric_windows import PAGE_SIZE, WindowReading
+from strata_mq.requests import is_table_topic
 from strata_placement.cluster import BrokerModel, ClusterModel, GroupModel, NodeModel
 from strata_placement.outlook import Expectation
 from strata_placement.series import LoadSeries, load_series, quantile
@@ -24,14 +28,18 @@ from strata_placement.windows import (
     GroupTraffic,
     QueueName,
     broker_traffic,
+    newest_end_ms,
     queue_series,
     raft_group_traffic,
 )
-from strata_runtime.windows import WINDOWS_TOPIC, WindowBatch, WindowFormatError, decode
+from strata_runtime.windows import WindowBatch
 
-PAGE_SIZE = 1_000
-
-_MAX_BATCHES = 100_000
+# A storage node keeps its last windows for a broker that is late, six by default. After five
+# minutes, or three longer windows, without any, what was measured is not the present.
+_MAX_AGE_MS = 300_000
+_MAX_AGE_WINDOWS = 3
+# Nodes that a note names.
+_MAX_NAMED = 5
 # Rate above which brokers read from all replicas of a raft group, by default.
 _SPREAD_ABOVE_BYTES_PER_S = 8 * 1024 * 1024
 # A broker is one process, and Python runs on one core of it.
@@ -51,6 +59,7 @@ class MeasuredLoads:
         unit: of the loads: `bytes` or `messages`, per second.
         traffic: by raft group; empty: not known.
         brokers: windows of brokers, by time; empty: not known.
+        notes: what a person should know of the source, such as windows that do not count.
     """
 
     series: LoadSeries
@@ -58,30 +67,42 @@ class MeasuredLoads:
     unit: str
     traffic: Mapping[int, GroupTraffic] = field(default_factory=dict)
     brokers: Sequence[BrokerTraffic] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """Queues as they are placed now, dead-letter queues left out.
+    """Queues as they are placed now.
 
     Attributes:
         raft_group_of: raft group that takes a queue's messages.
-        held: queues that are moving, or of which an earlier epoch drains.
+        held: queues that no plan may move: they are moving, an earlier epoch of them drains, or
+            they are of dead letters or of a key-value table.
     """
 
     raft_group_of: Mapping[str, int]
     held: frozenset[str]
 
 
-def placed_queues(client: AdminClient) -> Queues:
-    """Return where every queue is."""
+def placed_queues(client: AdminClient, measured: Collection[str] = ()) -> Queues:
+    """Return where every queue is.
+
+    Args:
+        client: a broker.
+        measured: names of queues with a load. Each consumer group has a dead-letter topic, and few
+            of them any load: those without are not asked for.
+    """
+    loaded = {(name.namespace, name.topic) for name in map(QueueName.parse, measured)}
     raft_group_of: dict[str, int] = {}
     held = set[str]()
-    for topic, queues in _topics(client):
-        for queue in queues:
+    for topic in _topics(client):
+        stays = _stays(topic)
+        if stays and (topic.namespace, topic.name) not in loaded:
+            continue
+        for queue in _queues(client, topic):
             name = str(QueueName(topic.namespace, topic.name, queue.queue))
             raft_group_of[name] = queue.raft_group
-            if queue.moving:
+            if queue.moving or stays:
                 held.add(name)
     return Queues(raft_group_of, frozenset(held))
 
@@ -91,28 +112,34 @@ def measure(client: AdminClient, loads: str, history_ms: int, sample_ms: int) ->
 
     Args:
         client: a broker.
-        loads: `windows`, `growth`, or `auto`: growth only when there are no metric windows.
+        loads: `windows`, `growth`, or `auto`: growth only when there are no metric windows of the
+            present.
         history_ms: how far back windows are read.
         sample_ms: how long growth is watched.
 
     Raises:
-        CliError: no broker answers, or there is no queue.
-        PlacementError: there are no windows.
+        CliError: no broker answers, or there is no queue; or windows are asked for, and there are
+            none, or none of the present.
+        PlacementError: there are no windows of queues.
     """
-    batches = list(window_batches(client, history_ms)) if loads != "growth" else []
-    if not batches:
-        if loads == "windows":
-            raise CliError(
-                f"there are no metric windows of the last {history_ms // 1_000} s: storage nodes "
-                "and brokers write them with observability.windows = true"
-            )
+    if loads == "growth":
         return _sampled(client, sample_ms)
+    reading = WindowReading(client, history_ms)
+    batches = list(reading)
+    missing = _why_not(batches, history_ms, reading.now_ms)
+    if missing and loads == "windows":
+        raise CliError("; ".join((missing, *reading.notes())))
+    if missing:
+        # Without any windows growth is what an operator expects, and its source is told anyway.
+        notes = (missing, *reading.notes()) if batches else reading.notes()
+        return replace(_sampled(client, sample_ms), notes=notes)
     return MeasuredLoads(
         queue_series(batches),
-        f"metric windows of {history_ms / 60_000:.0f} min",
+        f"metric windows of {(reading.now_ms - reading.begin_ms) / 60_000:.0f} min",
         "bytes",
         raft_group_traffic(batches),
         broker_traffic(batches),
+        (*reading.notes(), *_silent(batches, reading.now_ms)),
     )
 
 
@@ -196,28 +223,40 @@ def broker_model(
     return BrokerModel(count, per_core * _BROKER_CORES, peak)
 
 
-def window_batches(client: AdminClient, history_ms: int) -> Iterator[WindowBatch]:
-    """Yield the newest metric windows; none if their topic does not exist."""
-    begin_ms = int(time.time() * 1_000) - history_ms
-    request = admin_pb2.FindMessagesRequest(
-        topic=WINDOWS_TOPIC, begin_ms=begin_ms, max_messages=PAGE_SIZE
+def _why_not(batches: Sequence[WindowBatch], history_ms: int, now_ms: int) -> str:
+    """Return why windows do not tell the present load; empty: they do."""
+    ends = newest_end_ms(batches)
+    if not batches or not ends:
+        return (
+            f"there are no metric windows of the last {history_ms // 1_000} s: storage nodes "
+            "and brokers write them with observability.windows = true"
+        )
+    age_ms = now_ms - max(ends.values())
+    if age_ms <= _max_age_ms(batches):
+        return ""
+    return (
+        f"the newest metric window ended {age_ms / 60_000:.0f} min ago, so windows do not tell the "
+        "load of now: see that storage nodes and brokers run with observability.windows = true, "
+        "and that the clock of this machine is right"
     )
-    for _ in range(_MAX_BATCHES // PAGE_SIZE):
-        try:
-            response = client.call(client.admin.FindMessages, request)
-        except CliError as error:
-            if error.code == "not_found":
-                return
-            raise
-        for found in response.messages:
-            try:
-                yield decode(definition_pb2.Message.FromString(found.message).body)
-            except WindowFormatError:
-                # Written by a later version or another program: ignored.
-                continue
-        if not response.next_page_token:
-            return
-        request.page_token = response.next_page_token
+
+
+def _silent(batches: Sequence[WindowBatch], now_ms: int) -> Iterator[str]:
+    """Yield a note when storage nodes that wrote windows no longer do."""
+    oldest_ms = now_ms - _max_age_ms(batches)
+    silent = sorted(node for node, end_ms in newest_end_ms(batches).items() if end_ms < oldest_ms)
+    if silent:
+        more = f" and {len(silent) - _MAX_NAMED} more" if len(silent) > _MAX_NAMED else ""
+        yield (
+            f"no metric window of the last {_max_age_ms(batches) / 60_000:.0f} min is from "
+            f"{', '.join(silent[:_MAX_NAMED])}{more}: queues that only they measured count as "
+            "idle; are their clocks behind?"
+        )
+
+
+def _max_age_ms(batches: Sequence[WindowBatch]) -> int:
+    longest_ms = max((batch.length_ms for batch in batches), default=0)
+    return max(_MAX_AGE_MS, _MAX_AGE_WINDOWS * longest_ms)
 
 
 def _half_used(model: ClusterModel) -> ClusterModel:
@@ -259,6 +298,8 @@ def _group(
 
 
 def _sampled(client: AdminClient, sample_ms: int) -> MeasuredLoads:
+    if sample_ms < 1:
+        raise UsageError(f"--sample {sample_ms}ms: growth is measured over 1ms at least")
     before = _ends(client)
     time.sleep(sample_ms / 1_000)
     after = _ends(client)
@@ -278,20 +319,28 @@ def _sampled(client: AdminClient, sample_ms: int) -> MeasuredLoads:
 def _ends(client: AdminClient) -> dict[str, int]:
     return {
         str(QueueName(topic.namespace, topic.name, queue.queue)): queue.next_offset
-        for topic, queues in _topics(client)
-        for queue in queues
+        for topic in _topics(client)
+        # A table holds no messages.
+        if not is_table_topic(topic.name)
+        for queue in _queues(client, topic)
     }
 
 
-def _topics(
-    client: AdminClient,
-) -> Iterator[tuple[meta_pb2.Topic, list[admin_pb2.QueueStatus]]]:
-    request = admin_pb2.ListTopicsRequest(page_size=PAGE_SIZE)
+def _stays(topic: meta_pb2.Topic) -> bool:
+    """Whether the nameserver refuses to move the topic's queues."""
+    return topic.type == meta_pb2.TOPIC_TYPE_DEAD_LETTER or is_table_topic(topic.name)
+
+
+def _topics(client: AdminClient) -> Iterator[meta_pb2.Topic]:
+    request = admin_pb2.ListTopicsRequest(page_size=PAGE_SIZE, include_system=True)
     while True:
         page = client.call(client.admin.ListTopics, request)
-        for topic in page.topics:
-            wanted = admin_pb2.GetTopicRequest(namespace=topic.namespace, name=topic.name)
-            yield topic, list(client.call(client.admin.GetTopic, wanted).queues)
+        yield from page.topics
         if not page.next_page_token:
             return
         request.page_token = page.next_page_token
+
+
+def _queues(client: AdminClient, topic: meta_pb2.Topic) -> Sequence[admin_pb2.QueueStatus]:
+    request = admin_pb2.GetTopicRequest(namespace=topic.namespace, name=topic.name)
+    return client.call(client.admin.GetTopic, request).queues

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from strata.admin.v1 import admin_pb2
 from strata_cli.client import AdminClient
-from strata_cli.commands.placement_facts import PAGE_SIZE, window_batches
 from strata_cli.errors import CliError
+from strata_cli.metric_windows import PAGE_SIZE, WindowReading
 from strata_cli.options import Common
 from strata_cli.processes.cluster_config import ClusterConfig
 from strata_cli.processes.ready_line import ReadyLine
@@ -19,6 +19,7 @@ from strata_placement.autoscaling.reader import ClusterUnreadableError, Past
 from strata_placement.autoscaling.scaler import Scaler
 from strata_placement.autoscaling.server import AutoscalerServer
 from strata_placement.autoscaling.trigger import Trigger
+from strata_placement.windows import is_of_storage
 from strata_runtime import logs, loop
 from strata_runtime.clock import SystemClock
 from strata_runtime.errors import one_line
@@ -45,6 +46,7 @@ class BrokerReader:
 
     def __init__(self, client: AdminClient) -> None:
         self._client = client
+        self._log = logs.get_logger("autoscaler")
 
     async def lag(self, trigger: Trigger) -> float:
         """See `ClusterReader`."""
@@ -97,22 +99,28 @@ class BrokerReader:
 
     def _past(self, trigger: Trigger, since_ms: int, step_ms: int) -> Past:
         counted: dict[int, float] = {}
+        last = 0
         column = "messages_in" if trigger.rate == "messages_per_second" else "bytes_in"
         more = "bytes_out" if column == "bytes_in" else None
-        history_ms = int(time.time() * 1_000) - since_ms
-        for batch in window_batches(self._client, history_ms):
+        reading = WindowReading(self._client, int(time.time() * 1_000) - since_ms)
+        for batch in reading:
+            at = batch.start_ms // step_ms
+            if is_of_storage(batch):
+                # It writes windows of itself while all of its queues are idle, too.
+                last = max(last, at)
             if batch.kind is not WindowKind.QUEUE:
                 continue
-            at = batch.start_ms // step_ms
             for row in batch.rows():
                 if not trigger.topics or (
                     row["namespace"] == trigger.namespace and row["topic"] in trigger.topics
                 ):
                     amount = float(row[column]) + (float(row[more]) if more else 0.0)
                     counted[at] = counted.get(at, 0.0) + amount
+        if notes := reading.notes():
+            self._log.warning("not all metric windows count for a forecast", reasons=notes)
         if not counted:
             return Past(since_ms)
-        first, last = min(counted), max(counted)
+        first = min(counted)
         # The newest window is still being written.
         values = [counted.get(at, 0.0) * 1_000 / step_ms for at in range(first, last)]
         return Past(first * step_ms, values)

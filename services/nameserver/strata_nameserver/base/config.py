@@ -252,10 +252,23 @@ class NameserverConfig(Section):
         default=32, ge=1, le=1_000, description="Most placement plans that are kept."
     )
     max_plan_steps: int = Field(default=200, ge=1, description="Most steps of a placement plan.")
+    max_plan_age_ms: int = Field(
+        default=24 * 3_600_000,
+        ge=1_000,
+        description="Age at which a plan that was proposed is no longer applied: the loads that "
+        "it was made for have changed.",
+    )
     plan_step_timeout_ms: int = Field(
         default=120_000,
         ge=100,
-        description="Longest time of a step of a plan; a longer step ends the plan.",
+        description="Longest time of a step of a plan that copies nothing; a longer step ends the "
+        "plan. A step that copies a replica has the time that `min_plan_copy_bytes_per_s` "
+        "gives besides.",
+    )
+    min_plan_copy_bytes_per_s: int = Field(
+        default=4 * 1024 * 1024,
+        ge=1,
+        description="Slowest copy of a replica that a step of a plan waits for.",
     )
     plan_settle_ms: int = Field(
         default=30_000,
@@ -266,9 +279,9 @@ class NameserverConfig(Section):
     plan_worse_by: float = Field(
         default=0.1,
         gt=0,
-        description="Share by which the load of the busiest storage node, relative to the "
-        "mean, may grow after a step of a plan; with more growth the step is "
-        "undone and the plan ends.",
+        description="Share by which a storage node that a step of a plan gave load to may be "
+        "busier, relative to the mean, than the busiest one was before the step; when it is "
+        "busier, the step is undone and the plan ends.",
     )
     peer_interval_ms: int = Field(
         default=1_000,

@@ -151,6 +151,7 @@ class Reports:
 def node_facts(
     nodes: Collection[meta_pb2.Node],
     load_bytes: Mapping[str, float],
+    disks_used: Mapping[str, float],
     slow: Collection[str],
     clocks_off: Collection[str],
     now_ms: int,
@@ -167,6 +168,7 @@ def node_facts(
             load_bytes=load_bytes.get(node.node_id, 0.0),
             is_slow=node.node_id in slow,
             clock_is_off=node.node_id in clocks_off,
+            disk_used=disks_used.get(node.node_id, 0.0),
         )
         for node in nodes
     ]

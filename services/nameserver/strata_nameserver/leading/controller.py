@@ -152,7 +152,7 @@ class Controller:
         self._detector.reset(self._machine.speculative.topology.nodes)
         self._reports.reset()
         self._slow_nodes.reset()
-        self._placement.loads.reset()
+        self._placement.reset()
         self._reasons.clear()
         # Nobody has reported yet, so there is nothing to place.
         self._placed_at_s = self._clock.monotonic_s()
@@ -215,12 +215,19 @@ class Controller:
     def _node_facts(self, topology: Topology) -> list[NodeFacts]:
         storage = topology.nodes_of(meta_pb2.NODE_KIND_STORAGE)
         load_bytes = {node.node_id: self._detector.load_bytes(node.node_id) for node in storage}
+        loads = self._placement.loads
+        disks_used = {node.node_id: loads.disk_used(node.node_id) for node in storage}
         # A clock that was off lately may be off again soon.
         clocks_off = self._reports.clocks_off_since(
             self._clock.monotonic_s() - self._rules.leader_balance_delay_ms / 1_000
         )
         return node_facts(
-            storage, load_bytes, self._slow_nodes.judge(), clocks_off, self._clock.wall_ms()
+            storage,
+            load_bytes,
+            disks_used,
+            self._slow_nodes.judge(),
+            clocks_off,
+            self._clock.wall_ms(),
         )
 
     def _plan_slots(self, topology: Topology) -> list[MoveSlots]:

@@ -261,7 +261,7 @@ class Metadata:
         self._detector.removed(node_id)
         self._reports.forget(node_id)
         self._slow_nodes.forget(node_id)
-        self.placement.loads.forget(node_id)
+        self.placement.loads.removed(node_id)
         return node
 
     async def change_replicas(self, request: meta_pb2.ChangeReplicasRequest) -> meta_pb2.RaftGroup:

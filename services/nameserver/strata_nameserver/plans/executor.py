@@ -1,17 +1,20 @@
 """Carries a plan out: one step at a time, each measured before the next begins.
 
     PENDING --begin--> RUNNING --done--> SETTLING --not worse--> DONE, the next step
-                          |                  | worse
-                       too long          REVERTING --undone--> REVERTED, the plan is stopped
-                          v                  | too long
-                        FAILED <-------------+        the plan is stopped
+       |                | |                  | worse
+       |    overtaken   | | too long     REVERTING --undone--> REVERTED, the plan is stopped
+       v   .------------' v                  | too long
+    SKIPPED             FAILED <-------------+        the plan is stopped
+    the next step
 
 Everything is written in the plan's row, in the same change as what it does, so a new metadata
 leader goes on where the old one stopped. `advance` decides and never waits. Steps go through the
 same wishes that operators have (moves of queues, preferred leaders, changes of replicas), with the
-same refusals. Worse means: the load of the busiest node / mean, as measured, is higher than before
-by more than `worse_by`, at every look from `plan_settle_ms` to twice that after the step. No step
-begins while a storage node is not UP or a raft group has no leader.
+same refusals; one that does not fit the cluster any more, or is overtaken, is SKIPPED (see
+`steps`). Worse means: a node that got load by the step is busier than the busiest one was before,
+relative to the mean, by more than `plan_worse_by`, at every look from `plan_settle_ms` to twice
+that after the step (see `judging`). No step begins, is judged or is undone while a storage node is
+not UP or a raft group has no leader.
 """
 
 from __future__ import annotations
@@ -22,18 +25,10 @@ from dataclasses import dataclass
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
 from strata_nameserver.base.config import NameserverConfig
-from strata_nameserver.drafts import raft_groups
-from strata_nameserver.drafts.queue_moves import move_queue, stored_override
-from strata_nameserver.drafts.topics import stored_topic
-from strata_nameserver.plans import plans
+from strata_nameserver.plans import plans, steps
+from strata_nameserver.plans.judging import Beginning, Sight, judge
+from strata_nameserver.policies.loads import imbalance
 from strata_nameserver.state.draft import Draft
-
-_ACTIVE = (
-    meta_pb2.STEP_STATE_PENDING,
-    meta_pb2.STEP_STATE_RUNNING,
-    meta_pb2.STEP_STATE_SETTLING,
-    meta_pb2.STEP_STATE_REVERTING,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +36,12 @@ class ExecutorFacts:
     """Facts by which a step is judged.
 
     Attributes:
-        imbalance: load of the busiest node / mean, measured; 0.0: no load to speak of.
-        trouble: why no step may begin; empty: nothing is wrong.
-        leaders: node that leads each raft group, as far as known.
+        now: the cluster as it is seen.
+        beginning: what was seen when the active step began; None: not known.
     """
 
-    imbalance: float
-    trouble: str
-    leaders: Mapping[int, str]
+    now: Sight
+    beginning: Beginning | None
 
 
 def advance(draft: Draft, plan_id: int, facts: ExecutorFacts, config: NameserverConfig) -> str:
@@ -63,7 +56,7 @@ def advance(draft: Draft, plan_id: int, facts: ExecutorFacts, config: Nameserver
     plan = plans.stored_plan(draft, plan_id)
     if plan.state != meta_pb2.PLAN_STATE_RUNNING:
         return ""
-    number, step = _active_step(plan)
+    number, step = plans.active_step(plan)
     if step is None:
         plan.state, plan.since_ms = meta_pb2.PLAN_STATE_DONE, draft.now_ms
         draft.put(plan)
@@ -82,7 +75,7 @@ def note_refusal(draft: Draft, plan_id: int, refused: MetaRefused, config: Names
     `plan_step_timeout_ms`.
     """
     plan = plans.stored_plan(draft, plan_id)
-    number, step = _active_step(plan)
+    number, step = plans.active_step(plan)
     if step is None or plan.state != meta_pb2.PLAN_STATE_RUNNING:
         return ""
     if step.state == meta_pb2.STEP_STATE_PENDING:
@@ -122,13 +115,19 @@ def _pending(
     if step.WhichOneof("action") == "scale_brokers":
         note = "brokers are started and stopped by whoever runs them"
         return _enter(draft, step, meta_pb2.STEP_STATE_SKIPPED, note)
-    if facts.trouble:
+    trouble = facts.now.trouble
+    if trouble:
         if _waited_ms(draft, plan, step) < config.plan_step_timeout_ms:
             return ""
-        plans.end(draft, plan, f"no step can begin: {facts.trouble}")
+        plans.end(draft, plan, f"no step can begin: {trouble}")
         return plan.reason
-    step.measured_before = facts.imbalance
-    _begin(draft, step, config)
+    outdated = steps.why_outdated(draft, step, facts.now.leaders)
+    if outdated:
+        return _enter(
+            draft, step, meta_pb2.STEP_STATE_SKIPPED, f"made for another place: {outdated}"
+        )
+    step.measured_before = imbalance(facts.now.loads, config.busy_node_floor_bytes_per_s)
+    steps.begin(draft, step, config)
     return _enter(draft, step, meta_pb2.STEP_STATE_RUNNING, "")
 
 
@@ -139,13 +138,18 @@ def _running(
     facts: ExecutorFacts,
     config: NameserverConfig,
 ) -> str:
-    if _is_done(draft, step, facts):
+    if steps.is_done(draft, step, facts.now.leaders):
         return _enter(draft, step, meta_pb2.STEP_STATE_SETTLING, "")
-    if _age_ms(draft, step) < config.plan_step_timeout_ms:
+    overtaken = steps.why_overtaken(draft, step)
+    if overtaken:
+        return _enter(draft, step, meta_pb2.STEP_STATE_SKIPPED, overtaken)
+    allowed_ms = _allowed_ms(step, facts.now, config)
+    if _age_ms(draft, step) < allowed_ms:
         return ""
     plans.end(draft, plan, "a step took too long")
-    note = f"not done after {config.plan_step_timeout_ms // 1_000} s"
-    return _enter(draft, step, meta_pb2.STEP_STATE_FAILED, note)
+    return _enter(
+        draft, step, meta_pb2.STEP_STATE_FAILED, f"not done after {allowed_ms // 1_000} s"
+    )
 
 
 def _settling(
@@ -155,18 +159,31 @@ def _settling(
     facts: ExecutorFacts,
     config: NameserverConfig,
 ) -> str:
-    if _age_ms(draft, step) < config.plan_settle_ms:
+    overtaken = steps.why_overtaken(draft, step)
+    if overtaken:
+        return _enter(draft, step, meta_pb2.STEP_STATE_DONE, f"not judged: {overtaken}")
+    age_ms, trouble = _age_ms(draft, step), facts.now.trouble
+    if age_ms < config.plan_settle_ms:
         return ""
-    step.measured_after = facts.imbalance
-    before, after = step.measured_before, step.measured_after
+    if trouble:
+        if age_ms < 2 * config.plan_settle_ms + config.plan_step_timeout_ms:
+            return ""
+        plans.end(draft, plan, f"no step can be judged: {trouble}")
+        return _enter(draft, step, meta_pb2.STEP_STATE_DONE, f"not judged: {trouble}")
+    verdict = judge(draft, step, facts.beginning, facts.now, config)
+    before, after = step.measured_before, step.measured_after = verdict.before, verdict.after
     measured = f"busiest node {before:.2f} -> {after:.2f} times the mean"
-    if before and after > before * (1 + config.plan_worse_by):
-        if _age_ms(draft, step) < 2 * config.plan_settle_ms:
+    if verdict.is_worse:
+        if age_ms < 2 * config.plan_settle_ms:
             # One look may be a moment's noise: it must be worse at each of them.
             return ""
-        _begin(draft, step, config, undo=True, leaders=facts.leaders)
+        steps.undo(draft, step, facts.now.leaders, config)
         return _enter(draft, step, meta_pb2.STEP_STATE_REVERTING, f"worse: {measured}")
+    if verdict.may_have_felled:
+        plans.end(draft, plan, f"{verdict.unknown}, and the step before had given it load")
     note = measured if before and after else "there was no load to measure"
+    if verdict.unknown:
+        note = f"not judged: {verdict.unknown}; {note}"
     return _enter(draft, step, meta_pb2.STEP_STATE_DONE, note)
 
 
@@ -177,10 +194,14 @@ def _reverting(
     facts: ExecutorFacts,
     config: NameserverConfig,
 ) -> str:
-    if _is_done(draft, step, facts, undo=True):
+    if steps.is_done(draft, step, facts.now.leaders, undo=True):
         plans.end(draft, plan, f"a step made it worse and was undone: {step.note}")
         return _enter(draft, step, meta_pb2.STEP_STATE_REVERTED, step.note)
-    if _age_ms(draft, step) < config.plan_step_timeout_ms:
+    overtaken = steps.why_overtaken(draft, step, undo=True)
+    if overtaken:
+        plans.end(draft, plan, f"a step made it worse, and there is nothing to undo: {overtaken}")
+        return _enter(draft, step, meta_pb2.STEP_STATE_SKIPPED, f"{overtaken}; {step.note}")
+    if _age_ms(draft, step) < _allowed_ms(step, facts.now, config, undo=True):
         return ""
     plans.end(draft, plan, "a step made it worse and could not be undone in time")
     return _enter(draft, step, meta_pb2.STEP_STATE_FAILED, f"not undone; {step.note}")
@@ -192,15 +213,6 @@ _HANDLERS: Mapping[int, Handler] = {
     meta_pb2.STEP_STATE_SETTLING: _settling,
     meta_pb2.STEP_STATE_REVERTING: _reverting,
 }
-
-
-def _active_step(
-    plan: meta_pb2.PlacementPlan,
-) -> tuple[int, meta_pb2.PlacementStep | None]:
-    for number, step in enumerate(plan.steps):
-        if step.state in _ACTIVE:
-            return number, step
-    return len(plan.steps), None
 
 
 def _enter(
@@ -220,99 +232,15 @@ def _waited_ms(draft: Draft, plan: meta_pb2.PlacementPlan, step: meta_pb2.Placem
     return draft.now_ms - max(plan.since_ms, *(other.since_ms for other in plan.steps))
 
 
-def _begin(
-    draft: Draft,
-    step: meta_pb2.PlacementStep,
-    config: NameserverConfig,
-    *,
-    undo: bool = False,
-    leaders: Mapping[int, str] | None = None,
-) -> None:
-    """Write the wish that carries a step out, or undoes it.
+def _allowed_ms(
+    step: meta_pb2.PlacementStep, now: Sight, config: NameserverConfig, *, undo: bool = False
+) -> int:
+    """Return how long a step, or its undoing, may take: one that copies, as its size demands.
 
-    Raises:
-        MetaRefused: as an operator's wish would be.
+    Where nobody knows the size, no replica is larger than what the fullest disk holds.
     """
-    match step.WhichOneof("action"):
-        case "move_queue":
-            back_to = _way_back(draft, step, leaders) if undo else 0
-            _begin_queue(draft, step.move_queue, back_to, config)
-        case "transfer_leader":
-            move = step.transfer_leader
-            wish = move.from_node_id if undo else move.to_node_id
-            raft_groups.prefer_leader(draft, move.raft_group, wish)
-        case "move_replica":
-            replica = step.move_replica
-            add, remove = replica.to_node_id, replica.from_node_id
-            if undo:
-                add, remove = remove, add
-            raft_groups.change_replicas(draft, replica.raft_group, [add], [remove], learners=False)
-        case "add_read_replica":
-            added = step.add_read_replica
-            _change_reader(draft, added.raft_group, added.to_node_id, adds=not undo)
-        case "remove_read_replica":
-            removed = step.remove_read_replica
-            _change_reader(draft, removed.raft_group, removed.from_node_id, adds=undo)
-
-
-def _begin_queue(
-    draft: Draft, move: meta_pb2.MoveQueueStep, back_to: int, config: NameserverConfig
-) -> None:
-    request = meta_pb2.MoveQueueRequest(
-        namespace=move.namespace,
-        topic=move.topic,
-        queue=move.queue,
-        to_raft_group=back_to or move.to_raft_group,
-    )
-    move_queue(draft, request, config)
-
-
-def _way_back(draft: Draft, step: meta_pb2.PlacementStep, leaders: Mapping[int, str] | None) -> int:
-    """Return the raft group that a queue goes back to.
-
-    The one it came from takes it only once it is drained there; until then another one that the
-    same node leads does as well.
-    """
-    move, known = step.move_queue, leaders or {}
-    topic = stored_topic(draft, move.namespace, move.topic)
-    override = stored_override(draft, topic.topic_id, move.queue)
-    draining = {epoch.raft_group for epoch in override.epochs} if override is not None else set()
-    home = known.get(move.from_raft_group, "")
-    others = sorted(number for number, node in known.items() if home and node == home)
-    for raft_group in (move.from_raft_group, *others):
-        if raft_group not in draining:
-            return raft_group
-    return move.from_raft_group
-
-
-def _change_reader(draft: Draft, raft_group: int, node_id: str, *, adds: bool) -> None:
-    nodes = [node_id]
-    raft_groups.change_replicas(
-        draft, raft_group, nodes if adds else [], [] if adds else nodes, learners=adds
-    )
-
-
-def _is_done(
-    draft: Draft, step: meta_pb2.PlacementStep, facts: ExecutorFacts, *, undo: bool = False
-) -> bool:
-    """Tell whether what a step, or its undoing, wants is so."""
-    match step.WhichOneof("action"):
-        case "move_queue":
-            move = step.move_queue
-            topic = stored_topic(draft, move.namespace, move.topic)
-            override = stored_override(draft, topic.topic_id, move.queue)
-            if override is None or override.moving_to:
-                return False
-            return (override.epochs[-1].raft_group == move.to_raft_group) is not undo
-        case "transfer_leader":
-            transfer = step.transfer_leader
-            wanted = transfer.from_node_id if undo else transfer.to_node_id
-            return facts.leaders.get(transfer.raft_group) == wanted
-        case "move_replica":
-            raft_group = step.move_replica.raft_group
-        case "add_read_replica":
-            raft_group = step.add_read_replica.raft_group
-        case _:
-            raft_group = step.remove_read_replica.raft_group
-    row = draft.topology.raft_groups.get(raft_group)
-    return row is not None and raft_groups.is_settled(row)
+    if not steps.copies(step, undo=undo):
+        return config.plan_step_timeout_ms
+    size_bytes = step.cost_bytes or max(now.disk_used_bytes.values(), default=0)
+    copy_ms = size_bytes * 1_000 // config.min_plan_copy_bytes_per_s
+    return config.plan_step_timeout_ms + copy_ms

@@ -1,6 +1,7 @@
 """Plans as rows: proposed by whoever made them, applied on request, one at a time.
 
-A plan's id is the revision that proposed it, so later ones are higher. The newest `max_plans` are
+A plan's id is the revision that proposed it, so later ones are higher. One that was proposed more
+than `max_plan_age_ms` ago is not applied: loads are others by now. The newest `max_plans` are
 kept; the one that runs is never dropped.
 """
 
@@ -22,6 +23,12 @@ from strata_state.metadata_keys import (
 )
 
 _MAX_PLAN_BYTES = 256 * 1024
+_ACTIVE = (
+    meta_pb2.STEP_STATE_PENDING,
+    meta_pb2.STEP_STATE_RUNNING,
+    meta_pb2.STEP_STATE_SETTLING,
+    meta_pb2.STEP_STATE_REVERTING,
+)
 
 
 class Rows(Protocol):
@@ -75,17 +82,25 @@ def propose(
     return plan
 
 
-def apply(draft: Draft, plan_id: int) -> meta_pb2.PlacementPlan:
+def apply(draft: Draft, plan_id: int, config: NameserverConfig) -> meta_pb2.PlacementPlan:
     """Let a plan run; one that runs already goes on.
 
     Raises:
-        MetaRefused: NOT_FOUND; CONFLICT: another one runs, or this one has run.
+        MetaRefused: NOT_FOUND; CONFLICT: another one runs, or this one has run or is too old.
     """
     plan = stored_plan(draft, plan_id)
     if plan.state == meta_pb2.PLAN_STATE_RUNNING:
         return plan
     if plan.state != meta_pb2.PLAN_STATE_PROPOSED:
         raise _conflict(f"plan {plan_id} has run; make a new one from the loads of today")
+    # By the nameserver's clock: when the plan was made is told by that of whoever made it.
+    age_ms = draft.now_ms - plan.since_ms
+    if age_ms > config.max_plan_age_ms:
+        raise _conflict(
+            f"plan {plan_id} is {age_ms / 3_600_000:.1f} h old, and plans are applied within "
+            f"{config.max_plan_age_ms / 3_600_000:.1f} h (nameserver.max_plan_age_ms): make a new "
+            "one from the loads of today"
+        )
     running = [row.plan_id for row in plans_in(draft) if row.state == meta_pb2.PLAN_STATE_RUNNING]
     if running:
         raise _conflict(f"plan {running[0]} is running; wait for it or stop it")
@@ -106,6 +121,14 @@ def stop(draft: Draft, plan_id: int) -> meta_pb2.PlacementPlan:
     end(draft, plan, "stopped by an operator")
     draft.put(plan)
     return plan
+
+
+def active_step(plan: meta_pb2.PlacementPlan) -> tuple[int, meta_pb2.PlacementStep | None]:
+    """Return the first step that has not ended, with its position; None: all have."""
+    for number, step in enumerate(plan.steps):
+        if step.state in _ACTIVE:
+            return number, step
+    return len(plan.steps), None
 
 
 def end(draft: Draft, plan: meta_pb2.PlacementPlan, reason: str) -> None:

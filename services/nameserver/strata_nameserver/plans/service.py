@@ -15,6 +15,7 @@ from strata_nameserver.drafts.change import MakeChange
 from strata_nameserver.drafts.reports import Reports
 from strata_nameserver.plans import plans
 from strata_nameserver.plans.executor import ExecutorFacts, advance, note_refusal
+from strata_nameserver.plans.judging import Sight, StepWatch
 from strata_nameserver.plans.new_queues import NOTHING_TO_AVOID, Avoidance
 from strata_nameserver.policies.loads import NodeLoads, busy_third, imbalance
 from strata_nameserver.policies.model import Outlook, outlook
@@ -56,6 +57,7 @@ class Placement:
         metrics: Metrics,
     ) -> None:
         self.loads = NodeLoads(config.load_window_ms / 1_000, clock)
+        self._watch = StepWatch()
         self._machine = machine
         self._change = change
         self._reports = reports
@@ -65,6 +67,11 @@ class Placement:
         self._logger = get_logger("nameserver")
         self._steps_total = metrics.counter("strata_metadata_plan_steps_total")
         metrics.gauge("strata_metadata_busiest_node_ratio", self._imbalance)
+
+    def reset(self) -> None:
+        """Forget all soft state: this nameserver has come to lead."""
+        self.loads.reset()
+        self._watch.reset()
 
     async def step(self) -> None:
         """Take the plan that runs, if one does, a state further.
@@ -76,7 +83,9 @@ class Placement:
         running = [plan for plan in known if plan.state == meta_pb2.PLAN_STATE_RUNNING]
         if not running:
             return
-        plan_id, facts, config = running[0].plan_id, self._facts(), self._config
+        plan, config = running[0], self._config
+        plan_id = plan.plan_id
+        facts = ExecutorFacts(self._sight(), self._watch.beginning_of(plan))
         try:
             happened = await self._change(lambda draft: advance(draft, plan_id, facts, config))
         except MetaRefused as error:
@@ -86,6 +95,8 @@ class Placement:
             happened = await self._change(
                 lambda draft: note_refusal(draft, plan_id, refused, config)
             )
+        now = next((row for row in self.plans() if row.plan_id == plan_id), plan)
+        self._watch.looked(plan, now, facts.now)
         if happened:
             self._steps_total.add(1)
             self._logger.info("plan", plan=plan_id, what=happened)
@@ -102,7 +113,7 @@ class Placement:
         """Let a plan run, or end it, and return its row."""
         if stop:
             return await self._change(lambda draft: plans.stop(draft, plan_id))
-        return await self._change(lambda draft: plans.apply(draft, plan_id))
+        return await self._change(lambda draft: plans.apply(draft, plan_id, self._config))
 
     async def set_model(self, model: meta_pb2.PlacementModel) -> meta_pb2.PlacementModel:
         """Take a model into use and return its row."""
@@ -170,8 +181,16 @@ class Placement:
         names = ", ".join(busy) if busy and self._config.avoid_busy_nodes else "no node"
         return (f"new queues avoid {names}; {view.rule}",)
 
-    def _facts(self) -> ExecutorFacts:
-        return ExecutorFacts(self._imbalance(), self._trouble(), self._leaders())
+    def _sight(self) -> Sight:
+        topology = self._machine.speculative.topology
+        storage = topology.nodes_of(meta_pb2.NODE_KIND_STORAGE)
+        disks = {node.node_id: self.loads.disk_bytes(node.node_id) for node in storage}
+        return Sight(
+            self._measured(),
+            self._leaders(),
+            {node.node_id: node.state for node in storage},
+            {node_id: total - free for node_id, (free, total) in disks.items()},
+        )
 
     def _imbalance(self) -> float:
         if not self._machine.leading.is_set():
@@ -190,16 +209,6 @@ class Placement:
     def _leaders(self) -> Mapping[int, str]:
         raft_groups = self._machine.speculative.topology.raft_groups
         return {number: self._reports.leader_of(number) for number in sorted(raft_groups)}
-
-    def _trouble(self) -> str:
-        topology = self._machine.speculative.topology
-        for node in topology.nodes_of(meta_pb2.NODE_KIND_STORAGE):
-            if node.state != meta_pb2.NODE_STATE_UP:
-                return f"storage node {node.node_id} is not up"
-        for number, leader in self._leaders().items():
-            if not leader:
-                return f"raft group {number} has no leader"
-        return ""
 
     def _model(self) -> meta_pb2.PlacementModel | None:
         value = self._machine.speculative.get(PLACEMENT_MODEL_KEY)

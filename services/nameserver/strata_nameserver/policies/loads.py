@@ -19,8 +19,6 @@ from strata_runtime.clock import Clock
 class _Load:
     bytes_per_s: float
     at_s: float
-    disk_free_bytes: int = 0
-    disk_total_bytes: int = 0
 
 
 class NodeLoads:
@@ -35,14 +33,25 @@ class NodeLoads:
         self._window_s = window_s
         self._clock = clock
         self._loads: dict[str, _Load] = {}
+        # (free, total) of the disk of each node's log.
+        self._disks: dict[str, tuple[int, int]] = {}
 
     def reset(self) -> None:
         """Forget everything."""
         self._loads.clear()
+        self._disks.clear()
 
     def forget(self, node_id: str) -> None:
-        """A node is gone or starts anew."""
+        """A node is DOWN or starts anew: its load is not known.
+
+        Its disk counts as it was until it says more, lest a full one be given replicas meanwhile.
+        """
         self._loads.pop(node_id, None)
+
+    def removed(self, node_id: str) -> None:
+        """A node is gone for good."""
+        self.forget(node_id)
+        self._disks.pop(node_id, None)
 
     def measured(self, node_id: str, load: meta_pb2.StorageLoad) -> None:
         """Take in what a heartbeat says."""
@@ -57,7 +66,7 @@ class NodeLoads:
             weight = 1 - math.exp(-elapsed_s / self._window_s)
             known.bytes_per_s += (rate - known.bytes_per_s) * weight
             known.at_s = now_s
-        known.disk_free_bytes, known.disk_total_bytes = load.disk_free_bytes, load.disk_total_bytes
+        self._disks[node_id] = load.disk_free_bytes, load.disk_total_bytes
 
     def of(self, node_ids: Iterable[str]) -> dict[str, float]:
         """Return the bytes per second of each node; 0.0 of one that has said nothing."""
@@ -66,8 +75,12 @@ class NodeLoads:
 
     def disk_bytes(self, node_id: str) -> tuple[int, int]:
         """Return (free, total) of the disk of a node's log; zeros: not known."""
-        known = self._loads.get(node_id)
-        return (known.disk_free_bytes, known.disk_total_bytes) if known is not None else (0, 0)
+        return self._disks.get(node_id, (0, 0))
+
+    def disk_used(self, node_id: str) -> float:
+        """Return what share of the disk of a node's log is used; 0.0: not known."""
+        free, total = self.disk_bytes(node_id)
+        return 1 - free / total if total else 0.0
 
 
 def imbalance(loads: Mapping[str, float], floor_bytes_per_s: float) -> float:

@@ -10,14 +10,18 @@ Rules, most important first:
 3. draining nodes lose their leaders, then their replicas;
 4. replicas of a raft group stand in different racks as far as there are racks, and those that
    share a machine part as soon as another machine can take one;
-5. nodes have equally many replicas, give or take one;
+5. nodes have equally many replicas, give or take one; a node whose disk is rather full gets none
+   for the sake of that;
 6. nodes lead equally many raft groups, give or take one.
 
 Invariants: a raft group changes by one replica at a time, and by the next one only when its
 configuration is the desired one and all replicas have everything; a replica that is lost before
 it ever took part is the only exception. At most `max_moves_in_flight` raft groups change at once.
 A machine, and so a node, is never given two replicas of one raft group: with fewer machines than
-the replication factor a raft group has fewer replicas. Leaders: see `leaders`.
+the replication factor a raft group has fewer replicas. A node whose disk is fuller than
+`full_above` is given a replica only where no other node of as good a rack can take it, and never
+for rule 5: a plan that takes replicas off a full disk counts on that (docs/placement.md). Leaders:
+see `leaders`.
 """
 
 from __future__ import annotations
@@ -39,12 +43,16 @@ class PlacementRules:
         max_moves_in_flight: raft groups whose replicas change at the same time.
         repair_delay_ms: a replica on a node that is DOWN for so long is lost.
         leader_balance_delay_ms: a node must be UP for so long before leaders are moved to it.
+        full_above: share of a disk that is used, above which its node gets no replica for evenness.
+            It is as far below the share at which a plan takes replicas off a disk as the largest
+            replica should be.
     """
 
     replication_factor: int = 3
     max_moves_in_flight: int = 2
     repair_delay_ms: int = 600_000
     leader_balance_delay_ms: int = 5_000
+    full_above: float = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,7 @@ class NodeFacts:
         load_bytes: what it appends and serves; the less loaded of equal nodes is taken.
         is_slow: its appends take much longer than those of others; it should not lead.
         clock_is_off: it gives leaderships away itself (rule 4); it should not get any.
+        disk_used: share of the disk of its log that is used; 0: not known.
     """
 
     node_id: str
@@ -69,6 +78,7 @@ class NodeFacts:
     load_bytes: float = 0.0
     is_slow: bool = False
     clock_is_off: bool = False
+    disk_used: float = 0.0
 
     @property
     def can_take(self) -> bool:
@@ -224,6 +234,10 @@ class _Board:
         node = self.nodes.get(node_id)
         return node is not None and node.state == meta_pb2.NODE_STATE_UP
 
+    def is_full(self, node_id: str) -> bool:
+        """Tell whether the disk of a node is too full for a replica that could be elsewhere."""
+        return self.nodes[node_id].disk_used > self.rules.full_above
+
     def others_are_up(self, group: GroupFacts, replica_id: int) -> bool:
         """Tell whether all other replicas of a raft group serve."""
         return all(
@@ -249,9 +263,11 @@ class _Board:
     def best_target(
         self, raft_group: int, staying: Sequence[str], forbidden: Collection[str]
     ) -> str | None:
-        """Return the node for one more replica: other rack, not slow, few replicas, little load.
+        """Return the node for one more replica.
 
-        It is on a machine that has none of the other replicas.
+        As far as there is such a node, it is of another rack, has room on its disk, is not slow,
+        and has few replicas and little load, in this order of weight. It is on a machine that has
+        none of the other replicas.
 
         Args:
             raft_group: spreads equal choices, so that neighbours get different nodes.
@@ -271,6 +287,7 @@ class _Board:
             candidates,
             key=lambda node: (
                 (node.rack or node.place) in racks,
+                self.is_full(node.node_id),
                 node.is_slow,
                 self.counts[node.node_id],
                 node.load_bytes,
@@ -404,7 +421,8 @@ def _level(board: _Board) -> None:
 def _level_once(board: _Board) -> bool:
     able = [node_id for node_id, node in sorted(board.nodes.items()) if node.can_take]
     sources = sorted(able, key=lambda node_id: -board.counts[node_id])
-    targets = sorted(able, key=lambda node_id: board.counts[node_id])
+    roomy = [node_id for node_id in able if not board.is_full(node_id)]
+    targets = sorted(roomy, key=lambda node_id: board.counts[node_id])
     for source in sources:
         for target in targets:
             if board.counts[source] - board.counts[target] < 2:

@@ -69,11 +69,12 @@ class RateHistory:
     def observe(self, wall_ms: int, rate: float) -> bool:
         """Take in a rate; return whether a window ended by it.
 
-        Windows in which nothing was observed repeat the one before; a clock that was set back adds
-        to the window that is open.
+        Windows in which nothing was observed repeat the one before. A clock that was set back adds
+        to the window that is open, and that window goes on by the new time: else no window would
+        end until the old time comes again.
         """
         at = wall_ms // self._step_ms
-        if self._open is None:
+        if self._open is None or at < self._open:
             self._open = at
         ended = at > self._open
         if ended:

@@ -84,7 +84,8 @@ class HoltWinters:
     """Level, damped trend and a multiplicative season, each smoothed exponentially.
 
     The season begins as the first day that is observed, divided by its mean; until then the level
-    alone is known.
+    alone is known. The ratio of a time of the day to the mean of the day stays within bounds
+    (`bounded`): one at which the queue stood still says nothing about the level once load comes.
 
     Args:
         season: windows of a season.
@@ -118,14 +119,14 @@ class HoltWinters:
             return
         level_weight, trend_weight, season_weight = self._weights
         at = self._at % self._season
-        factor = self._factors[at] or 1.0
+        factor = self._factors[at]
         before = self._level
         expected = before + self._damping * self._trend
         self._level = level_weight * value / factor + (1 - level_weight) * expected
         change = self._level - before
         self._trend = trend_weight * change + (1 - trend_weight) * self._damping * self._trend
         if self._level > 0:
-            self._factors[at] += season_weight * (value / self._level - self._factors[at])
+            self._factors[at] += season_weight * (bounded(value / self._level) - factor)
         self._at += 1
 
     def predict(self, steps: Sequence[int]) -> list[float]:
@@ -146,7 +147,8 @@ class HoltWinters:
         self._first.append(value)
         if len(self._first) < self._season:
             return
-        mean = sum(self._first) / self._season or 1.0
-        self._factors = [value / mean for value in self._first]
+        mean = sum(self._first) / self._season
+        # A day without any load has no shape.
+        self._factors = [bounded(value / mean) if mean else 1.0 for value in self._first]
         self._level = mean
         self._at = self._season

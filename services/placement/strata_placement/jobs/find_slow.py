@@ -17,12 +17,14 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from strata_placement.jobs.application import Job
+from strata_placement.jobs.queue_loads import POSSIBLE
 from strata_runtime.failslow import FailSlowDetector, FailSlowOptions, NodeWindow
 
 
 def node_windows(spark: SparkSession, path: str) -> DataFrame:
     """Return the windows of storage nodes, in order."""
     nodes = spark.read.parquet(path).where("kind = 'node' and node_kind = 'storage'")
+    nodes = nodes.where(POSSIBLE)
     return (
         nodes.dropDuplicates(["node_id", "start_ms"])
         .selectExpr(

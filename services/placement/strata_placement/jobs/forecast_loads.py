@@ -54,6 +54,7 @@ def main(arguments: Sequence[str]) -> None:
         model = LearnedModel.from_json(json.loads(given.model.read_text(encoding="utf-8")))
     spark = job.session()
     loads = read_loads(spark, given.windows)
+    job.say(loads.about())
     job.say("forecasting")
     forecasts_of(loads, given.forecaster, model).write.mode("overwrite").parquet(given.out)
     written = spark.read.parquet(given.out)

@@ -4,7 +4,8 @@
 
 One stream with a checkpoint beside the data: every window is written once, also when the job is
 killed and started again. Read the result with Spark, which goes by the sink's own list of files;
-what a killed job left behind is not in it.
+what a killed job left behind is not in it. Batches that cannot be read, or whose time or length
+cannot be, are left out; the logs of the tasks say how many.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pyspark.sql import DataFrame
 
 from strata_placement.jobs import window_rows
 from strata_placement.jobs.application import Job
+from strata_placement.timely import LeftOut
 from strata_runtime.windows import WINDOWS_TOPIC
 
 
@@ -54,7 +56,12 @@ def _decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     schema = pa.schema([(name, types[type_]) for name, type_ in window_rows.COLUMN_TYPES.items()])
     for batch in batches:
         bodies = (body.as_py() for body in batch.column(0))
-        yield pa.RecordBatch.from_pydict(window_rows.rows_of(bodies), schema=schema)
+        left_out = LeftOut()
+        rows = window_rows.rows_of(bodies, left_out)
+        if left_out.total:
+            # One line for some thousand messages at most, in the log of the task that read them.
+            print(f"strata land_metrics: {left_out}", file=sys.stderr, flush=True)
+        yield pa.RecordBatch.from_pydict(rows, schema=schema)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,10 @@ SAMPLE_SCHEMA = ", ".join(["is_test boolean", *(f"{name} double" for name in FEA
 """As Spark's DDL: features, and the target `y`, of the learned forecaster."""
 
 
+MAX_WINDOWS = 1_000_000
+"""Most windows of one queue that a job looks at: 115 days of ten seconds, 8 MB for each queue."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """The windows of all queues: the first and the last begin at these times."""
@@ -31,6 +35,18 @@ class Bounds:
     first_ms: int
     last_ms: int
     step_ms: int
+
+    @property
+    def windows(self) -> int:
+        """How many windows there are."""
+        return (self.last_ms - self.first_ms) // self.step_ms + 1
+
+    def newest(self, windows: int = MAX_WINDOWS) -> Bounds:
+        """Return the bounds of the last so many windows: a clock that was behind makes no more."""
+        if self.windows <= windows:
+            return self
+        first_ms = self.last_ms - (windows - 1) * self.step_ms
+        return Bounds(first_ms, self.last_ms, self.step_ms)
 
 
 class QueueWindow(NamedTuple):
@@ -41,11 +57,19 @@ class QueueWindow(NamedTuple):
 
 
 def series_of(queue: str, windows: Iterable[QueueWindow], bounds: Bounds) -> LoadSeries:
-    """Return the loads of one queue over all windows."""
-    count = (bounds.last_ms - bounds.first_ms) // bounds.step_ms + 1
+    """Return the loads of one queue over all windows; those outside of the bounds do not count.
+
+    Raises:
+        PlacementError: the bounds hold more than `MAX_WINDOWS`.
+    """
+    count = bounds.windows
+    if count > MAX_WINDOWS:
+        raise PlacementError(f"{count} windows are more than {MAX_WINDOWS}; look at a shorter time")
     column = array("d", bytes(8 * count))
     for start_ms, load in windows:
-        column[(start_ms - bounds.first_ms) // bounds.step_ms] += load
+        at = (start_ms - bounds.first_ms) // bounds.step_ms
+        if 0 <= at < count:
+            column[at] += load
     return LoadSeries(bounds.first_ms, bounds.step_ms, (queue,), (column,))
 
 

@@ -70,6 +70,7 @@ def main(arguments: Sequence[str]) -> None:
     given = job.parser.parse_args(arguments)
     spark = job.session()
     loads = read_loads(spark, given.windows)
+    job.say(loads.about())
     vectors = VectorAssembler(inputCols=list(FEATURES), outputCol="features")
     samples = vectors.transform(samples_of(loads, SampleOptions(given.samples))).cache()
     training = samples.where("not is_test")

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
+from strata_placement.timely import Flaw, LeftOut, is_possible
 from strata_runtime.windows import COLUMNS, WindowFormatError, decode
 
 _TYPES = {"int": "bigint", "float": "double", "text": "string"}
@@ -28,16 +29,26 @@ SCHEMA = ", ".join(f"`{name}` {type_}" for name, type_ in COLUMN_TYPES.items())
 """As Spark's DDL."""
 
 
-def rows_of(bodies: Iterable[bytes]) -> dict[str, list[Any]]:
+def rows_of(bodies: Iterable[bytes], left_out: LeftOut) -> dict[str, list[Any]]:
     """Return the windows in the bodies of messages, column by column, in the order of `SCHEMA`.
 
-    A body that is no batch of windows, or one of a later version, gives no row.
+    A body that is no batch of windows, or one of a later version, gives no row; nor does a batch
+    whose time has no date or whose length cannot be: it would fail the job, and again each time
+    that the job goes on from its checkpoint.
+
+    Args:
+        bodies: of messages.
+        left_out: counts what gives no row.
     """
     table: dict[str, list[Any]] = {name: [] for name in COLUMN_TYPES}
     for body in bodies:
         try:
             batch = decode(body)
         except WindowFormatError:
+            left_out.add(Flaw.UNREADABLE)
+            continue
+        if not is_possible(batch):
+            left_out.add(Flaw.IMPOSSIBLE, batch.node_id)
             continue
         count = len(batch)
         table["kind"] += [batch.kind.name.lower()] * count

@@ -22,6 +22,8 @@ from strata_storage.reads.traces import MessageTrace, NamedEvent
 from strata_storage.servicers.pending import PendingServicer
 from strata_storage.upkeep.instruments import Instruments
 
+_NO_GROUP = 0
+
 
 class ReadServicer(PendingServicer):
     """Fetch, ReadMessages, Query and Trace; base of the whole service's handler."""
@@ -55,6 +57,12 @@ class ReadServicer(PendingServicer):
         if request.places_only:
             response.applied_index = engine.machine.applied_index()
         self._served(stored.message for stored in fetched.messages)
+        # Placement weighs reads by these, whoever reads: a fetch names no consumer group.
+        engine.machine.traffic.delivered(
+            _NO_GROUP,
+            request.topic_id,
+            [(stored.queue, stored.length) for stored in fetched.messages],
+        )
         return response
 
     async def read_messages(

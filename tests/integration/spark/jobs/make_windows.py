@@ -1,7 +1,8 @@
 """Writes a table as `land_metrics` does, of days that never were; plain Python, no session.
 
 Three queues whose load goes up and down once a day, in windows of five minutes; five storage nodes
-in windows of ten seconds, of which the last one becomes slow.
+in windows of ten seconds, of which the last one becomes slow. One more node has a clock that is a
+thousand years ahead, and wrote a window without length.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ def queue_rows() -> list[dict[str, Any]]:
             }
             times = {"start_ms": window * STEP_MS, "length_ms": STEP_MS}
             rows.append({**place, **times, "bytes_in": load, "bytes_out": 0})
+    wrong: dict[str, Any] = rows[-1] | {"node_id": "storage-9"}
+    rows += [wrong | {"start_ms": 1_000 * 365 * 86_400_000}, wrong | {"length_ms": 0}]
     return rows
 
 
@@ -52,6 +55,7 @@ def node_rows() -> list[dict[str, Any]]:
             measured = {"append_p95_ms": latency_ms, "sync_p95_ms": latency_ms}
             node = {"node_id": f"storage-{number}", "node_kind": "storage"}
             rows.append({**node, **times, **loads, **measured})
+    rows.append({**rows[-1], "node_id": "storage-9", "length_ms": 0})
     return rows
 
 

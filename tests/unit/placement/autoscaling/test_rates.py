@@ -41,6 +41,17 @@ def test_windows_are_means_and_gaps_repeat_the_last_one() -> None:
     assert not history.observe(100, 5.0)
 
 
+def test_a_clock_that_was_set_back_ends_windows_at_once() -> None:
+    """Not only when the time comes again that it had before: a forecast would stand still."""
+    history = RateHistory(STEP_MS, max_windows=4)
+    history.observe(72 * STEP_MS, 10.0)
+    assert not history.observe(0, 30.0)
+    assert history.observe(STEP_MS, 50.0)
+    assert history.highest == 20.0
+    assert history.observe(2 * STEP_MS, 50.0)
+    assert history.highest == 50.0
+
+
 def test_a_daily_peak_is_expected_before_it_comes() -> None:
     """With more than a day behind it, the forecast knows that noon is busy."""
     history = RateHistory(STEP_MS, max_windows=2 * DAY)
