@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from strata_runtime.clock import Clock, SystemClock
 from strata_runtime.metrics import Metrics
+from strata_seglog.damage_notes import DamageNotes
 from strata_seglog.errors import Corruption, DiskFull, WriteFailed, WriteTooLarge
 from strata_seglog.footer import NO_CHECKPOINT, Contents, seal_bytes
 from strata_seglog.frames import (
@@ -48,6 +49,7 @@ from strata_seglog.retention import (
 )
 from strata_seglog.segments import Segment, SegmentInfo
 from strata_seglog.tail import Tail
+from strata_seglog.walk import Gap, walk
 
 __all__ = ["CommitLog", "LogOptions", "Relocation", "ReplicaLog", "SegmentInfo"]
 
@@ -66,6 +68,7 @@ class CommitLog(CommitLogReader):
     ) -> None:
         super().__init__(disk, options, report, metrics=metrics)
         self._disk = disk
+        self._notes = DamageNotes(disk)
         self._options = options
         self._clock = clock
         self._tail = Tail(disk, Preparer(disk, options.segment_bytes, options.zero_ahead_bytes))
@@ -313,6 +316,28 @@ class CommitLog(CommitLogReader):
             if not found.sealed or (found.active is not None and found.active.used):
                 raise
             self._stand_behind(found.sealed[-1], found.active)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """See whether places that were damaged before the start still are; footers do not tell."""
+        segments = {segment.name: segment for segment in self._view.sealed}
+        places = self._notes.load()
+        damaged = 0
+        for name, position in places:
+            segment = segments.get(name)
+            if segment is None or position >= segment.base + segment.used:
+                continue  # Freed, or the footer, which was read.
+            with self._files.use(name) as file:
+                offset = position - segment.base
+                item = next(walk(file, segment.base, offset, segment.used), None)
+            if isinstance(item, Gap):
+                damaged += 1
+                self._found(self._corruption_of(segment, item))
+        if places and not damaged:
+            self._notes.clear()
+
+    def _note(self, corruption: Corruption) -> None:
+        self._notes.add(corruption.segment, corruption.position)
 
     def _go_on(self, active: Segment | None, next_base: int) -> None:
         if active is None:

@@ -468,7 +468,11 @@ class CommitLogReader:
         if len(self._reported) < _REPORTED_MAX:
             self._reported.add(corruption.position)
         self._corruptions.add(1, self._labels)
+        self._note(corruption)
         self._report(blame(self._index, corruption))
+
+    def _note(self, corruption: Corruption) -> None:
+        """Remember damage beyond the end of the process; a log that only reads does not."""
 
 
 def _base_of(segment: Segment) -> int:
