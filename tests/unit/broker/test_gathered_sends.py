@@ -320,6 +320,34 @@ async def test_gathered_sends_follow_a_queue_that_moved(
     assert app.send_budget.used_bytes == 0
 
 
+async def test_a_mistake_after_the_pause_for_a_moved_queue_ends_its_send(
+    app: BrokerApp,
+    edge: FakeEdge,
+    storage: FakeStorage,
+    monkeypatch: pytest.MonkeyPatch,
+    failed_requests: list[tuple[str, BaseException]],
+) -> None:
+    """A timer calls: nobody else would tell the sender, or give its budget back."""
+
+    topic_by_id, asked = app._sender.topic_by_id, 0
+
+    def fail_after_the_pause(topic_id: int) -> TopicRow | None:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise ZeroDivisionError
+        return topic_by_id(topic_id)
+
+    for slot in range(len(storage.slots)):
+        storage.slots[slot] = 2
+    monkeypatch.setattr(app._sender, "topic_by_id", fail_after_the_pause)
+    calls = edge.begin_turn(send_of(message("orders", 1)))
+    assert [answer.status.code for answer in await answers_of(calls)] == [INTERNAL]
+    assert [type(failure) for _, failure in failed_requests] == [ZeroDivisionError]
+    failed_requests.clear()
+    assert app.send_budget.used_bytes == 0
+
+
 async def test_sends_to_a_topic_with_moved_queues_are_gathered_by_destination(
     app: BrokerApp, edge: FakeEdge, storage: FakeStorage, meta: FakeMeta
 ) -> None:

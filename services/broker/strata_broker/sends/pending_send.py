@@ -14,7 +14,7 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.base import errors, wire
 from strata_broker.base.append_places import PendingPlace
-from strata_broker.base.failures import unexpected
+from strata_broker.base.failures import passed_over, unexpected
 from strata_broker.base.shares import Owner
 from strata_broker.clients.provision import topic_not_found
 from strata_broker.metadata.metadata import TopicRow
@@ -240,8 +240,17 @@ class PendingSend:
             elif destination != refused or may_stay:
                 self.stage(destination, chosen)
             else:
-                again = partial(self.choose_again, chosen, refused, may_stay=True)
+                again = partial(self._choose_after_pause, chosen, refused)
                 asyncio.get_running_loop().call_later(MOVED_PAUSE_S, again)
+
+    def _choose_after_pause(self, indexes: Sequence[int], refused: Destination) -> None:
+        try:
+            self.choose_again(indexes, refused, may_stay=True)
+        except Exception as failure:  # noqa: BLE001 - nobody called it who could tell the sender
+            self._sender.requests.failed(SEND, failure)
+            if not self.is_settled():
+                with passed_over(self._sender.requests, SEND):
+                    self.failed()
 
     def _settled(self, count: int) -> None:
         self._left -= count
