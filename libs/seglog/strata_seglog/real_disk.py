@@ -8,15 +8,17 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from strata_runtime.files import sync_folder
 from strata_seglog.ports import Buffer, DiskFile, DiskSpace
 
 _BUFFERS_MAX = os.sysconf("SC_IOV_MAX")
 
 
 class RealDisk:
-    """One folder, made if it is not there.
+    """One folder, made if it is not there: durably, so that no power loss takes it with its files.
 
     Args:
         folder: path; its parent must exist or be creatable.
@@ -24,7 +26,12 @@ class RealDisk:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        missing = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
+        for made in reversed(missing):
+            # A folder may be writable and not readable: then it cannot be synced.
+            with suppress(PermissionError):
+                sync_folder(made.parent)
 
     def names(self) -> list[str]:
         """Return the names of the files in the folder, sorted."""

@@ -316,6 +316,46 @@ async def test_beside_a_repeat_the_others_of_a_request_are_stored(
     assert len(storage.messages(topic.topic_id)) == 2
 
 
+@pytest.mark.parametrize("config", [broker_config(send={"max_repeat_lookups": 1})])
+@pytest.mark.parametrize("fails", ["after the look", "after the wait for room"])
+async def test_a_mistake_beside_a_look_ends_its_send(
+    app: BrokerApp,
+    client: Client,
+    meta: FakeMeta,
+    storage: FakeStorage,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+    failed_requests: list[tuple[str, BaseException]],
+    fails: str,
+) -> None:
+    """Neither the task of the look nor the timer of a wait would tell the sender."""
+    await move_all(app, meta, storage, 2)
+    storage.gate, storage.gated_rpc = asyncio.Event(), "Query"
+    first = asyncio.ensure_future(client.send(one(0)))
+    await until(lambda: lookups(storage) == 1)
+
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patched:
+        if fails == "after the look":
+            patched.setattr(app._sender, "topic_by_id", fail)
+            storage.gate.set()
+            answer = await first
+        else:
+            second = asyncio.ensure_future(client.send(one(1)))
+            await asyncio.sleep(0)
+            patched.setattr(app._sender.earlier, "try_begin", fail)
+            answer = await second
+    assert answer.status.code == definition_pb2.INTERNAL_SERVER_ERROR
+    assert {type(failure) for _, failure in failed_requests} == {ZeroDivisionError}
+    failed_requests.clear()
+    storage.gate.set()
+    if fails != "after the look":
+        assert (await first).status.code == OK
+    assert app.send_budget.used_bytes == 0
+
+
 async def test_where_it_cannot_be_known_nobody_says_that_it_is_not_there(
     app: BrokerApp, client: Client, meta: FakeMeta, storage: FakeStorage
 ) -> None:

@@ -328,7 +328,6 @@ async def test_a_mistake_after_the_pause_for_a_moved_queue_ends_its_send(
     failed_requests: list[tuple[str, BaseException]],
 ) -> None:
     """A timer calls: nobody else would tell the sender, or give its budget back."""
-
     topic_by_id, asked = app._sender.topic_by_id, 0
 
     def fail_after_the_pause(topic_id: int) -> TopicRow | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from strata_seglog import real_disk
 from strata_seglog.ballast import Ballast
 from strata_seglog.errors import Corruption, WriteFailed
 from strata_seglog.footer import TRAILER_BYTES, decode_trailer
@@ -241,3 +242,15 @@ def test_a_real_disk_asks_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyP
     disk.sync_folder()
     assert calls == [("fdatasync", "a"), ("fsync", tmp_path.name)]
     file.close()
+
+
+def test_a_new_folder_is_durable_before_anything_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each folder that was made is synced in the one above it; one that was there is not."""
+    synced: list[Path] = []
+    monkeypatch.setattr(real_disk, "sync_folder", synced.append)
+    RealDisk(tmp_path / "data" / "log")
+    assert synced == [tmp_path, tmp_path / "data"]
+    RealDisk(tmp_path / "data" / "log")
+    assert len(synced) == 2

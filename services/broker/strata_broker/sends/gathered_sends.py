@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from strata.meta.v1 import meta_pb2
-from strata_broker.base.failures import passed_over, unexpected
+from strata_broker.base.failures import unexpected
 from strata_broker.clients.producers import Producers
 from strata_broker.metadata.metadata import LEADER_CHOOSES, MetadataView, Name, TopicRow
 from strata_broker.metadata.quotas import Quotas
@@ -22,7 +22,7 @@ from strata_broker.sends.alike_sends import AlikeSend
 from strata_broker.sends.gathered_entry import GatheredEntry
 from strata_broker.sends.outgoing import MessagePreparer, ParsedSend, part_kind
 from strata_broker.sends.pending_send import SEND, PendingSend
-from strata_broker.sends.searches import Destination
+from strata_broker.sends.searches import Destination, ended_by_failure
 from strata_broker.sends.send_owner import SendOwner
 from strata_broker.storage_client.earlier_sends import EarlierSends
 from strata_edge.ports import HotCall
@@ -330,16 +330,8 @@ class GatheredSends:
             return
         # There may be room for some of them.
         for pending in entry.alone():
-            self._stage_alone(pending)
-
-    def _stage_alone(self, pending: PendingSend) -> None:
-        try:
-            self._sender.stage_alone(pending)
-        except Exception as failure:  # noqa: BLE001 - it ends this send, not those beside it
-            self._requests.failed(SEND, failure)
-            if not pending.is_settled():
-                with passed_over(self._requests, SEND):
-                    pending.failed()
+            with ended_by_failure(self._requests, SEND, pending):
+                self._sender.stage_alone(pending)
 
     def _sends_to(self, name: Name) -> _TopicSends | None:
         """Return the sends of this turn to a topic; None: they are not gathered."""

@@ -14,13 +14,13 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.base import errors, wire
 from strata_broker.base.append_places import PendingPlace
-from strata_broker.base.failures import passed_over, unexpected
+from strata_broker.base.failures import unexpected
 from strata_broker.base.shares import Owner
 from strata_broker.clients.provision import topic_not_found
 from strata_broker.metadata.metadata import TopicRow
 from strata_broker.sends.named_queue import named_queue
 from strata_broker.sends.outgoing import part_kind, with_transaction_id
-from strata_broker.sends.searches import MOVED_PAUSE_S, Destination, Search
+from strata_broker.sends.searches import MOVED_PAUSE_S, Destination, Search, ended_by_failure
 from strata_broker.sends.send_owner import SendOwner
 from strata_broker.storage_client.earlier_sends import EarlierSends
 from strata_edge.ports import HotCall
@@ -244,13 +244,8 @@ class PendingSend:
                 asyncio.get_running_loop().call_later(MOVED_PAUSE_S, again)
 
     def _choose_after_pause(self, indexes: Sequence[int], refused: Destination) -> None:
-        try:
+        with ended_by_failure(self._sender.requests, SEND, self):
             self.choose_again(indexes, refused, may_stay=True)
-        except Exception as failure:  # noqa: BLE001 - nobody called it who could tell the sender
-            self._sender.requests.failed(SEND, failure)
-            if not self.is_settled():
-                with passed_over(self._sender.requests, SEND):
-                    self.failed()
 
     def _settled(self, count: int) -> None:
         self._left -= count

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from strata_broker.base import errors
-from strata_broker.base.failures import unexpected
+from strata_broker.base.failures import passed_over, unexpected
 from strata_broker.storage_client.earlier_sends import EarlierSends
 from strata_mq.requests import RequestError
 from strata_runtime.tasks import RequestTasks, TooManyTasksError
+
+_LOOK = "look for earlier sends"
 
 # All brokers know of a moved queue within a few watch events.
 MOVED_PAUSE_S = 0.02
@@ -62,6 +65,30 @@ class Searching(Protocol):
     ) -> bool:
         """Settle a message that is stored, or of which nobody knows; return whether it was."""
 
+    def is_settled(self) -> bool:
+        """Whether the fate of all its messages is known."""
+
+    def failed(self) -> None:
+        """Answer with an error, expect nothing more."""
+
+
+@contextmanager
+def ended_by_failure(requests: RequestTasks, name: str, pending: Searching) -> Iterator[None]:
+    """End a request when what is done for it fails unexpectedly; nobody else would.
+
+    Args:
+        requests: logs and counts the failure.
+        name: of the work for the request.
+        pending: the request.
+    """
+    try:
+        yield
+    except Exception as failure:  # noqa: BLE001 - whatever it is, it ends this request only
+        requests.failed(name, failure)
+        if not pending.is_settled():
+            with passed_over(requests, name):
+                pending.failed()
+
 
 class Searches:
     """Looks for messages, so many at once; further searches wait for room.
@@ -84,14 +111,19 @@ class Searches:
             pending.stage(search.destination, search.indexes)
         elif self._earlier.try_begin(len(search.suspects)):
             try:
-                self._requests.spawn("look for earlier sends", self._look(pending, search))
+                self._requests.spawn(_LOOK, self._look(pending, search))
             except TooManyTasksError:
                 self._earlier.end(len(search.suspects))
                 pending.refused(search.indexes, errors.too_many_requests())
         elif pending.is_late():
             pending.refused(search.indexes, errors.timed_out())
         else:
-            asyncio.get_running_loop().call_later(MOVED_PAUSE_S, self.begin, pending, search)
+            loop = asyncio.get_running_loop()
+            loop.call_later(MOVED_PAUSE_S, self._begin_again, pending, search)
+
+    def _begin_again(self, pending: Searching, search: Search) -> None:
+        with ended_by_failure(self._requests, _LOOK, pending):
+            self.begin(pending, search)
 
     async def _look(self, pending: Searching, search: Search) -> None:
         left = set(search.indexes)
@@ -110,7 +142,8 @@ class Searches:
             rest, left = sorted(left), set()
             if rest:
                 # The topic may have changed meanwhile.
-                pending.choose_again(rest, search.destination, may_stay=True)
+                with ended_by_failure(self._requests, _LOOK, pending):
+                    pending.choose_again(rest, search.destination, may_stay=True)
         finally:
             self._earlier.end(len(search.suspects))
             if left:
