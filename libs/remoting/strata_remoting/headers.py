@@ -106,6 +106,9 @@ def _json_fields(given: object, max_fields: int) -> dict[str, str]:
     if not isinstance(given, dict):
         raise RemotingError("extFields is no JSON object")
     _check_count(len(given), max_fields)
+    for name in given:
+        if not name.isascii():
+            _check_text(name)
     return {name: _text(value) for name, value in given.items() if value is not None}
 
 

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
+
 from strata_broker.base.config import BrokerConfig
 from strata_broker.remoting.addresses import broker_name_of, broker_names
 from strata_remoting import (
@@ -18,7 +20,7 @@ from strata_remoting import (
 )
 from strata_testing import until
 from strata_testing.broker.client import message
-from strata_testing.remoting_client import RemotingClient
+from strata_testing.remoting_client import RemotingClient, RemotingRefusedError
 from tests.integration.broker.cluster_brokers import ClusterBroker, brokers_over
 from tests.integration.broker.remoting_brokers import (
     GROUP,
@@ -327,6 +329,27 @@ async def test_grpc_consumers_are_shown(brokers: Sequence[ClusterBroker]) -> Non
         await brokers[0].client.receive_all("orders", GROUP, polling_s=0)
         shown = await ask(client, AdminCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": GROUP})
         assert shown["subscriptionTable"]["orders"]["subString"] == "*"
+
+
+async def test_one_client_with_a_broken_text_does_not_hide_the_others(
+    brokers: Sequence[ClusterBroker],
+) -> None:
+    """Half of a surrogate pair in a heartbeat is refused; members and producers are shown on."""
+    half = "a text in the body is no UTF-8: half of a surrogate pair"
+    async with client_of(brokers[0]) as good, client_of(brokers[0]) as bad:
+        await good.heartbeat("good@1", GROUP, {"orders": "*"}, producers=["makers"])
+        for client_id, expressions, producers in (
+            ("bad\ud800", {"orders": "*"}, ()),
+            ("bad@1", {"orders": "\ud800"}, ()),
+            ("bad@1", {"\udfff": "*"}, ()),
+            ("bad@1", {"orders": "*"}, ("\ud800",)),
+        ):
+            with pytest.raises(RemotingRefusedError, match=half):
+                await bad.heartbeat(client_id, GROUP, expressions, producers=producers)
+        shown = await ask(good, AdminCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": GROUP})
+        assert [one["clientId"] for one in shown["connectionSet"]] == ["good@1"]
+        assert list(shown["subscriptionTable"]) == ["orders"]
+        assert list((await ask(good, AdminCode.GET_ALL_PRODUCER_INFO))["data"]) == ["makers"]
 
 
 async def test_access_control_refuses_operators_without_a_signature(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from apache.rocketmq.v2 import definition_pb2 as wire
 from strata_broker.base.wire import stored_message
-from strata_mq.filters.filter_cache import FilterCache
+from strata_mq.filters.filter_cache import CachePart, FilterCache
 from strata_mq.filters.filters import (
     EVERYTHING,
     FilterKind,
@@ -113,3 +115,56 @@ def test_bad_expressions_are_not_remembered() -> None:
         with pytest.raises(RequestError):
             cache.of(FilterKind.SQL, "a >")
     assert (len(cache), cache.characters) == (0, 0)
+
+
+def test_an_owner_pushes_out_its_own_filters_first() -> None:
+    """By number and by length; filters of others stay, also those that nobody used lately."""
+    cache = FilterCache(100, 1_000, {"client": CachePart(3, 20), "address": CachePart(4, 30)})
+    other = cache.of(FilterKind.TAG, "other", [("client", "a"), ("address", "h")])
+    for number in range(50):
+        cache.of(FilterKind.TAG, f"tag{number}", [("client", "b"), ("address", "h")])
+    assert (len(cache), cache.characters) == (4, len("other") + 3 * len("tag49"))
+    assert cache.find(FilterKind.TAG, "tag47") is not None
+    assert cache.find(FilterKind.TAG, "tag46") is None
+    cache.of(FilterKind.TAG, "x" * 16, [("client", "b"), ("address", "h")])
+    assert (len(cache), cache.characters) == (2, len("other") + 16)
+    assert cache.find(FilterKind.TAG, "other") is other
+    # The names of clients are free: an address has a part, too.
+    for number in range(50):
+        cache.of(FilterKind.TAG, f"tag{number}", [("client", f"c{number}"), ("address", "i")])
+    assert cache.find(FilterKind.TAG, "other") is other
+    assert len(cache) == 2 + 4
+    assert cache.owner_count == len("ab") + len("hi") + 4
+
+
+def test_a_filter_that_others_use_is_not_its_owners_oldest() -> None:
+    """Each use counts, whoever asks; a filter beyond the owner's part is not kept at all."""
+    cache = FilterCache(10, 1_000, {"client": CachePart(2, 20)})
+    owners = [("client", "a")]
+    first = cache.of(FilterKind.TAG, "first", owners)
+    cache.of(FilterKind.TAG, "second", owners)
+    assert cache.of(FilterKind.TAG, "first", [("client", "b")]) is first
+    cache.of(FilterKind.TAG, "third", owners)
+    assert cache.find(FilterKind.TAG, "first") is first
+    assert cache.find(FilterKind.TAG, "second") is None
+    cache.of(FilterKind.TAG, "x" * 21, owners)
+    assert (len(cache), cache.owner_count) == (2, 1)
+
+
+@given(
+    calls=st.lists(
+        st.tuples(st.integers(1, 12), st.sampled_from("abc"), st.sampled_from("hi")), max_size=80
+    )
+)
+def test_no_owner_and_nobody_exceeds_a_limit(calls: list[tuple[int, str, str]]) -> None:
+    """The counts are right, and within the limits, after any calls."""
+    most = {"client": CachePart(3, 15), "address": CachePart(5, 25)}
+    cache = FilterCache(7, 40, most)
+    for length, client, address in calls:
+        owners = [("client", client), ("address", address)]
+        cache.of(FilterKind.TAG, "abcdefghijkl"[-length:], owners)
+        assert len(cache) <= 7
+        assert cache.characters <= 40
+        assert cache.owner_count <= 5
+    known = [text for at in range(12) if cache.find(FilterKind.TAG, text := "abcdefghijkl"[at:])]
+    assert (len(known), sum(map(len, known))) == (len(cache), cache.characters)

@@ -137,9 +137,10 @@ def test_fields_are_counted() -> None:
 
 def test_a_lone_surrogate_in_json_is_refused() -> None:
     """A text that no answer could repeat in UTF-8 is an error of its sender."""
-    header = b'{"code":10,"opaque":1,"extFields":{"topic":"\\ud800"}}'
-    with pytest.raises(RemotingError, match="a field is no UTF-8"):
-        frames_of(struct.pack(">II", 4 + len(header), len(header)) + header)
+    for fields in (b'{"topic":"\\ud800"}', b'{"\\ud800":"topic"}', b'{"\xed\xa0\x80":""}'):
+        header = b'{"code":10,"opaque":1,"extFields":%s}' % fields
+        with pytest.raises(RemotingError, match="a field is no UTF-8"):
+            frames_of(struct.pack(">II", 4 + len(header), len(header)) + header)
 
 
 def test_an_answer_repeats_the_number_and_says_that_it_is_one() -> None:

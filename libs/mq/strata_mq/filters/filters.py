@@ -136,6 +136,11 @@ def parse_filter(kind: FilterKind, expression: str) -> MessageFilter:
             return SqlFilter(compile_sql(expression))
 
 
+def wants_every_tag(expression: str) -> bool:
+    """Whether a tag expression is `*` or "": most of them are."""
+    return expression.strip() in ("", _EVERYTHING)
+
+
 def parse_tag_expression(expression: str) -> TagFilter:
     """Parse `*`, "" or tags between `||`; blanks around tags and empty tags do not count.
 
@@ -147,10 +152,9 @@ def parse_tag_expression(expression: str) -> TagFilter:
             Code.ILLEGAL_FILTER_EXPRESSION,
             f"filter expression is longer than {MAX_EXPRESSION_LENGTH}",
         )
-    stripped = expression.strip()
-    if stripped in ("", _EVERYTHING):
+    if wants_every_tag(expression):
         return EVERYTHING
-    tags = frozenset(tag for part in stripped.split(_SEPARATOR) if (tag := part.strip()))
+    tags = frozenset(tag for part in expression.split(_SEPARATOR) if (tag := part.strip()))
     if not tags:
         raise RequestError(
             Code.ILLEGAL_FILTER_EXPRESSION, f"filter expression [{expression}] names no tag"

@@ -208,15 +208,17 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_broker_cached_filters",
         "gauge",
         "1",
-        "Cached filter expressions, and their characters; both are limited.",
+        "Cached filter expressions, their characters, and the clients and addresses whose pace of"
+        " new expressions is remembered (owners); all are limited.",
         ("of",),
     ),
     MetricSpec(
         "strata_broker_unread_filters_total",
         "counter",
         "1",
-        "SQL92 expressions that were refused unread because of too many characters of new"
-        " expressions (receive.filter_characters_per_s).",
+        "Filter expressions that were refused unread because of too many characters of new"
+        " expressions of a client, of an address, or of all (receive.filter_characters_per_s).",
+        ("by",),
     ),
     MetricSpec(
         "strata_broker_quota_refused_total",

@@ -185,15 +185,45 @@ class ReceiveSection(Section):
         description="Start of a new consumer group: at new messages, or at the oldest message.",
     )
     max_cached_filters: int = Field(
-        default=4_096, ge=1, description="Most parsed filters to cache."
+        default=4_096,
+        ge=1,
+        description="Most parsed filters to cache. The pace of as many clients and of as many "
+        "addresses is remembered (`filter_characters_per_s_per_client`).",
+    )
+    max_cached_filters_per_client: int = Field(
+        default=512,
+        ge=1,
+        description="Most cached filters that one client brought; for more of them the broker "
+        "forgets this client's filters.",
+    )
+    max_cached_filters_per_address: int = Field(
+        default=2_048, ge=1, description="The same for one address of clients."
     )
     max_cached_filter_characters: int = Field(
-        default=1024 * 1024, ge=1, description="Most characters of these filters."
+        default=1024 * 1024, ge=1, description="Most characters of cached filters."
+    )
+    max_cached_filter_characters_per_client: int = Field(
+        default=128 * 1024,
+        ge=1,
+        description="Most characters of cached filters that one client brought; a longer filter "
+        "is parsed anew each time.",
+    )
+    max_cached_filter_characters_per_address: int = Field(
+        default=512 * 1024, ge=1, description="The same for one address of clients."
     )
     filter_characters_per_s: int = Field(
         default=128 * 1024,
         ge=1,
-        description="Most characters of new SQL92 expressions; more get TOO_MANY_REQUESTS.",
+        description="Most characters of new filter expressions; more get TOO_MANY_REQUESTS.",
+    )
+    filter_characters_per_s_per_client: int = Field(
+        default=32 * 1024, ge=1, description="The same for one client."
+    )
+    filter_characters_per_s_per_address: int = Field(
+        default=64 * 1024,
+        ge=1,
+        description="The same for one address of clients; up to half of `filter_characters_per_s`, "
+        "nobody at one address can have the new filters of others refused.",
     )
 
 

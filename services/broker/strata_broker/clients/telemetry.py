@@ -351,7 +351,7 @@ class Telemetry:
         assert client is stream.client, "a client with an open stream is not forgotten"
         self._join_group(stream)
         self._producers.update(stream)
-        frame = self._settings_frame(stream.caller, said, language)
+        frame = self._settings_frame(stream, said, language)
         client.told = _hash(frame)
         self._tell(stream, frame)
 
@@ -390,7 +390,7 @@ class Telemetry:
             # There was no room to remember what it said; its next stream says it again.
             return
         said = definition_pb2.Settings.FromString(client.said)
-        frame = self._settings_frame(stream.caller, said, client.language)
+        frame = self._settings_frame(stream, said, client.language)
         if _hash(frame) != stream.told:
             self._pushed.add()
             self._tell(stream, frame)
@@ -408,14 +408,16 @@ class Telemetry:
                 del self._by_group[group]
 
     def _settings_frame(
-        self, caller: Caller, said: definition_pb2.Settings, language: int
+        self, stream: TelemetryStream, said: definition_pb2.Settings, language: int
     ) -> bytes:
-        group = None
+        caller, group = stream.caller, None
         if said.WhichOneof("pub_sub") == "subscription":
             group = self._view.consumer_group(*caller.name_of(said.subscription.group))
         told = settings.answer(said, group, language, self._config)
         # A wrong filter does not end the stream: Node would reopen it forever.
-        wrong = settings.wrong_filter(said, self._filters.of)
+        wrong = settings.wrong_filter(
+            said, lambda wanted: self._filters.of(wanted, caller.client_id, stream.peer)
+        )
         # Python clients do not start without a status.
         status = errors.ok_status() if wrong is None else errors.status_of(wrong)
         return service_pb2.TelemetryCommand(status=status, settings=told).SerializeToString()

@@ -208,7 +208,7 @@ class Puller:
     ) -> Pull:
         topic = self._topic(caller, request.message_queue.topic)
         queue = self._queue(topic, request.message_queue)
-        wanted = self._filter(request.filter_expression)
+        wanted = self._filter(caller, request.filter_expression)
         if request.offset < 0:
             raise IllegalOffset(request.offset, 0, "is negative; the least is")
         group = await self._group(caller, request.group, "PullMessage")
@@ -475,11 +475,13 @@ class Puller:
                 raise RequestError(Code.CONSUMER_GROUP_NOT_FOUND, bad.text) from bad
             raise
 
-    def _filter(self, expression: definition_pb2.FilterExpression) -> storage_pb2.Filter:
+    def _filter(
+        self, caller: Caller, expression: definition_pb2.FilterExpression
+    ) -> storage_pb2.Filter:
         """Return a checked filter; no filter at all passes every message."""
         if not expression.type and expression.expression.strip() in ("", "*"):
             return storage_pb2.Filter(kind=storage_pb2.FILTER_KIND_ALL)
-        return self._filters.of(expression)
+        return self._filters.of(expression, caller.client_id, caller.peer)
 
 
 def _check_offset(offset: int, epoch: epochs.HeldEpoch, fetched: storage_pb2.FetchResponse) -> None:

@@ -378,7 +378,7 @@ class Receiver:
         if self._view.consumer_group(*group) is None or is_own_consumer_group(group[1]):
             check_new_consumer_group(group[1])
         topic = self._provisioner.topic(*topic_name)
-        message_filter = self._filters.of(request.filter_expression)
+        message_filter = self._filters.of(request.filter_expression, caller.client_id, call.peer)
         invisible_ms = milliseconds(request.invisible_duration)
         if not request.auto_renew:
             check_invisible(self._limits, call, invisible_ms)

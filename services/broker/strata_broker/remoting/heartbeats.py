@@ -12,8 +12,12 @@ MOST_SUBSCRIPTIONS = 256
 """Most topics that a client may subscribe to with one group."""
 
 
-MOST_GROUP_CHARACTERS = 255
-"""Longest name of a producer group, as in RocketMQ (`Validators.CHARACTER_MAX_LENGTH`)."""
+MOST_NAME_CHARACTERS = 255
+"""Longest name of a producer group, as in RocketMQ (`Validators.CHARACTER_MAX_LENGTH`).
+
+Other legal names are shorter. Members, locks and answers to operators keep names, and are limited
+by their number.
+"""
 
 
 class RemotingSubscription(NamedTuple):
@@ -87,7 +91,7 @@ def read_heartbeat(body: bytes, max_bytes: int) -> HeartbeatData:
         consumers[_text(one, "groupName")] = dict(map(_subscription, found))
     return HeartbeatData(
         _text(data, "clientID"),
-        frozenset(map(_producer_group, objects_in(data, "producerDataSet"))),
+        frozenset(_text(one, "groupName") for one in objects_in(data, "producerDataSet")),
         consumers,
     )
 
@@ -124,16 +128,6 @@ def read_balance(body: bytes, max_bytes: int) -> BalanceRequest:
     )
 
 
-def _producer_group(data: Mapping[str, Any]) -> str:
-    name = _text(data, "groupName")
-    if len(name) > MOST_GROUP_CHARACTERS:
-        raise RemotingError(
-            f"the name of a producer group has {len(name)} characters; "
-            f"{MOST_GROUP_CHARACTERS} are allowed"
-        )
-    return name
-
-
 def _subscription(data: Mapping[str, Any]) -> tuple[str, RemotingSubscription]:
     kind = data.get("expressionType")
     expression = data.get("subString") or "*"
@@ -148,4 +142,8 @@ def _text(data: Mapping[str, Any], name: str) -> str:
     value = data.get(name)
     if not isinstance(value, str) or not value:
         raise RemotingError(f"{name} is missing")
+    if len(value) > MOST_NAME_CHARACTERS:
+        raise RemotingError(
+            f"{name} has {len(value)} characters; {MOST_NAME_CHARACTERS} are allowed"
+        )
     return value

@@ -1,4 +1,8 @@
-"""JSON in the bodies of remoting requests: bounded before it is parsed, refused with a reason."""
+"""JSON in the bodies of remoting requests: bounded before it is parsed, refused with a reason.
+
+A text of a body goes into rows, answers and protobuf, which hold UTF-8 only. So a body with half of
+a surrogate pair is refused here, for all requests at once.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,28 @@ from typing import Any
 
 from strata_remoting import RemotingError
 
+_ESCAPE = "\\u"
+
 
 def read_object(body: bytes, max_bytes: int) -> dict[str, Any]:
     """Return the JSON object of a body.
 
     Raises:
-        RemotingError: it is none, or has more than `max_bytes`.
+        RemotingError: it is none, has more than `max_bytes`, or a text in it is no UTF-8.
     """
     if len(body) > max_bytes:
         raise RemotingError(
             f"the body has {len(body)} bytes; {max_bytes} are allowed (remoting.max_json_bytes)"
         )
     try:
-        data = json.loads(body)
+        # The parser takes bytes of half a pair, which are no UTF-8.
+        text = body.decode()
+        data = json.loads(text)
+        if _ESCAPE in text:
+            # An escape may be half a pair, in a key too; few bodies have any escape.
+            json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise RemotingError("a text in the body is no UTF-8: half of a surrogate pair") from None
     except (ValueError, RecursionError) as error:
         raise RemotingError(f"the body is no JSON: {error}") from None
     if not isinstance(data, dict):

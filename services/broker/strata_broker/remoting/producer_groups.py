@@ -18,7 +18,7 @@ from strata_broker.metadata.metadata import MetadataView, Name, TopicRow
 from strata_broker.remoting.answers import RemotingRefusal
 from strata_broker.remoting.exchange import RemotingPeer
 from strata_broker.remoting.heard_producers import HeardProducers, MaySend
-from strata_broker.remoting.heartbeats import MOST_GROUP_CHARACTERS
+from strata_broker.remoting.heartbeats import MOST_NAME_CHARACTERS
 from strata_broker.remoting.shown import ShownQueue, pulled_message
 from strata_remoting import (
     OffsetPlace,
@@ -162,11 +162,11 @@ class ProducerGroups:
         Raises:
             RemotingRefusal: the name is empty or too long, or the client has too many groups.
         """
-        if not 0 < len(group) <= MOST_GROUP_CHARACTERS:
+        if not 0 < len(group) <= MOST_NAME_CHARACTERS:
             raise RemotingRefusal(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the producer group of a transactional message has {len(group)} characters; "
-                f"1 to {MOST_GROUP_CHARACTERS} are allowed",
+                f"1 to {MOST_NAME_CHARACTERS} are allowed",
             )
         if self._is_full(client, group):
             raise RemotingRefusal(
