@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata_state.memory_store import MemoryStore
-from strata_state.ports import Row, StateError, StateStore
+from strata_state.ports import DamagedRowsError, Row, StateError, StateStore
 from strata_state.rocksdb_store import RocksdbOptions, RocksdbStore
 
 
@@ -184,7 +184,7 @@ def test_a_folder_that_is_open_elsewhere_is_refused_with_one_clear_error(tmp_pat
 
 
 def test_damaged_files_are_found_and_not_served(tmp_path: Path) -> None:
-    """A flipped byte in a table file gives StateError, never other bytes."""
+    """A flipped byte in a table file is damage, told from a read that failed; never other bytes."""
     first = RocksdbStore(tmp_path / "s")
     put(first, *((b"%06d" % number, b"v" * 100) for number in range(2_000)))
     first.close()
@@ -193,9 +193,12 @@ def test_damaged_files_are_found_and_not_served(tmp_path: Path) -> None:
     for at in range(100, len(data) // 2, 1_000):
         data[at] ^= 0xFF
     table.write_bytes(bytes(data))
-    with pytest.raises(StateError):
-        second = RocksdbStore(tmp_path / "s")
+    second = RocksdbStore(tmp_path / "s")
+    with pytest.raises(DamagedRowsError, match="checksum mismatch"):
         list(second.scan(b"", b"\xff"))
+    with pytest.raises(DamagedRowsError, match="checksum mismatch"):
+        second.get(b"%06d" % 1)
+    second.close()
 
 
 def test_a_read_fetches_little_however_large_the_file(tmp_path: Path) -> None:

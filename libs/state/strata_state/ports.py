@@ -21,6 +21,10 @@ class StateError(Exception):
     """The store cannot be opened, read or written; the reason is for people."""
 
 
+class DamagedRowsError(StateError):
+    """The bytes of rows are not what was written: a checksum says so, no later read helps."""
+
+
 class RowBatch(Protocol):
     """Changes that become visible, and durable, together and in order."""
 

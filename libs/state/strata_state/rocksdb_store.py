@@ -41,7 +41,7 @@ from rocksdict import (
 )
 from rocksdict import WriteOptions as RocksWriteOptions
 
-from strata_state.ports import Row, RowBatch, StateError
+from strata_state.ports import DamagedRowsError, Row, RowBatch, StateError
 
 _METADATA_BLOCK_BYTES = 16 * 1024
 
@@ -139,11 +139,16 @@ class RocksdbStore:
             raise StateError(f"state folder {folder.name} cannot be opened: {error}") from error
 
     def get(self, key: bytes) -> bytes | None:
-        """Return a row's value."""
+        """Return a row's value.
+
+        Raises:
+            DamagedRowsError: its bytes are damaged.
+            StateError: it cannot be read now.
+        """
         try:
             value: bytes | None = self._db.get(key)
         except Exception as error:
-            raise StateError(f"state row cannot be read: {error}") from error
+            raise _read_failure(f"state row cannot be read: {error}") from error
         return value
 
     def new_batch(self) -> RowBatch:
@@ -231,7 +236,12 @@ def _check(iterator: Any) -> None:
     try:
         iterator.status()
     except Exception as error:
-        raise StateError(f"state rows cannot be read: {error}") from error
+        raise _read_failure(f"state rows cannot be read: {error}") from error
+
+
+def _read_failure(text: str) -> StateError:
+    """Tell damaged bytes from a read that may succeed later (rule 40)."""
+    return DamagedRowsError(text) if "Corruption:" in text else StateError(text)
 
 
 def _rocks_options(options: RocksdbOptions, shared: SharedBlockCache | None) -> Options:

@@ -36,6 +36,11 @@ _BY_STATE: dict[tuple[str, str], Advice] = {
     ("raft_group", "CATCHING_UP"): Advice(
         "strata raft-group show {name}", "wait: the replica reads what it has missed"
     ),
+    ("raft_group", "NOT_HOSTED"): Advice(
+        "strata raft-group show {name}",
+        "read why in the log of the node; a replica that is tried again comes by itself",
+        "StrataProcessNotReady",
+    ),
     ("raft_group", "NONE"): Advice(
         "strata node list", "start as many storage nodes as a raft group has replicas"
     ),

@@ -13,11 +13,12 @@ from strata.meta.v1 import meta_pb2 as meta
 from strata_storage.base.errors import ReplicaEnded
 from strata_storage.base.removed_replicas import RemovedReplicaError
 from strata_storage.upkeep.restore_replica import removed_replicas, restore_replica
-from strata_testing import until
+from strata_testing import ManualClock, until
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
 
 GROUP = 1
 QUEUES = 4
+DAY_MS = 86_400_000
 
 
 @pytest.fixture
@@ -108,7 +109,7 @@ async def test_a_removed_replica_comes_back(cluster: ClusterUnderTest) -> None:
 async def test_a_wanted_replica_that_was_removed_is_refused_with_the_way_back(
     cluster: ClusterUnderTest,
 ) -> None:
-    """It is not hosted with an empty log; the heartbeat tells that it is not there."""
+    """It is not hosted with an empty log; heartbeat and health tell that it is not there."""
     await fill(cluster, 2)
     row = await remove(cluster)
     await cluster.members["storage-1"].stop()
@@ -123,6 +124,15 @@ async def test_a_wanted_replica_that_was_removed_is_refused_with_the_way_back(
         )
     )
     assert cluster.members["storage-1"].node.hosted() == {}
+    member = cluster.members["storage-1"].member
+    assert member is not None
+    health = member.health()
+    assert not health.is_ready
+    assert [
+        each.detail.startswith(f"replica {replica_id} cannot be hosted")
+        for each in health.problems
+        if (each.name, each.state) == (f"{GROUP}", "NOT_HOSTED")
+    ] == [True]
     with pytest.raises(ReplicaEnded, match=f"restore-replica {replica_id} takes it back"):
         cluster.members["storage-1"].node._removals.check(GROUP, replica_id)
 
@@ -147,6 +157,39 @@ async def test_a_replica_that_nobody_wants_stays_once_it_is_back(
     assert [each.replica_id for each in removed_replicas(storage_of(cluster))] == [
         replica.replica_id
     ]
+
+
+async def test_a_replica_that_is_back_stays_however_old_its_note_is(
+    cluster: ClusterUnderTest,
+) -> None:
+    """The row that let it go is still the newest at a start long after; only its end forgets it."""
+    await fill(cluster, 2)
+    await remove(cluster)
+    (replica,) = removed_replicas(storage_of(cluster))
+    await cluster.members["storage-1"].stop()
+    await asyncio.to_thread(
+        restore_replica, storage_of(cluster), replica.replica_id, "", options(cluster)
+    )
+    await cluster.start("storage-1")
+    node = cluster.members["storage-1"].node
+    node._removals._clock = ManualClock(0.0, wall_offset_ms=replica.removed_at_ms + 30 * DAY_MS)
+    await node.retain_once()
+    assert node.taken_back() == {replica.replica_id: replica.revision}
+    await cluster.members["storage-1"].stop()
+    await cluster.start("storage-1")
+    node = cluster.members["storage-1"].node
+    log = node._data.log
+    # From the copy of the metadata, with the row that let it go.
+    member = cluster.members["storage-1"].member
+    assert member is not None
+    assert member._running is not None
+    await member._running.hosting.settle()
+    assert log.replicas()[replica.replica_id].last_index == replica.last_index
+    cluster.stub.write(meta.Change(raft_group=cluster.stub.groups[GROUP]))
+    await until(lambda: log.replicas()[replica.replica_id].removed)
+    assert node.taken_back() == {}
+    (again,) = removed_replicas(storage_of(cluster))
+    assert again.revision > replica.revision
 
 
 async def test_what_cannot_be_taken_back_is_said(cluster: ClusterUnderTest) -> None:

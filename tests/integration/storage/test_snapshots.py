@@ -13,6 +13,7 @@ from strata_mq.layout.rows import RowKind
 from strata_multiraft import Replica
 from strata_state.memory_store import MemoryStore
 from strata_state.ports import StateError
+from strata_storage.upkeep.checkpointer import Checkpointer
 from strata_testing import until
 from strata_testing.storage_node import small_config
 from tests.integration.storage.kept_rows import kept_rows
@@ -91,6 +92,41 @@ async def replace_a_replica(cluster: ClusterUnderTest) -> None:
     await writing
     assert replica(cluster, new).first_index > 1
     await cluster.check_rows_equal(GROUP)
+    await expect_young_messages(cluster)
+
+
+async def test_a_snapshot_gets_its_checkpoint_after_a_crash_too(
+    cluster: ClusterUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Power goes between a snapshot and its checkpoint: without its rows the replica comes back."""
+    await fill(cluster, 20, 1)
+    await trim(cluster)
+    leader = await cluster.until_led(GROUP)
+
+    async def not_yet(*_: object) -> None:
+        """Leave every checkpoint for later."""
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpointer, "write_due", not_yet)
+        (new,) = await cluster.add(1)
+        gone = next(name for name in cluster.applied(GROUP) if name != leader)
+        cluster.stub.move_replica(GROUP, gone, new)
+        await until(lambda: GROUP not in cluster.members[gone].node.hosted(), 30)
+        await cluster.until_quiet(GROUP)
+        member, replica_id = cluster.members[new], replica(cluster, new).replica_id
+        assert replica(cluster, new).first_index > 1
+        assert member.node._data.log.checkpoints(replica_id) == []
+        await member.lose_power()
+    await cluster.start(new)
+    await cluster.append(GROUP, [b"later"], queue=1)
+    await until(lambda: member.node._data.log.checkpoints(replica_id) != [])
+    await cluster.until_quiet(GROUP)
+    await member.stop()
+    member.store = MemoryStore()
+    await cluster.start(new)
+    await cluster.until_quiet(GROUP)
+    assert kept_rows(cluster.rows(new, GROUP)) == kept_rows(cluster.rows(leader, GROUP))
+    assert (replica(cluster, new).replica_id, replica(cluster, new).read_only) == (replica_id, "")
     await expect_young_messages(cluster)
 
 

@@ -12,6 +12,7 @@ import pytest
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.layout.rows import AppliedRow
 from strata_seglog.frames import Frame
+from strata_seglog.index import ReplicaLog
 from strata_seglog.log import CommitLog
 from strata_state.ports import Row
 from strata_storage.base.config import RetentionOptions
@@ -34,10 +35,26 @@ class FakeLog:
         # Where the second segment begins; and entries in the first one, by replica.
         self.second_position = 1 << 60
         self.in_oldest: dict[int, tuple[int, int]] = {}
+        # Replica id -> first and last entry, where that counts.
+        self.held: dict[int, tuple[int, int]] = {}
+        # Replica id -> index of its checkpoint, which is at position 0.
+        self.known: dict[int, int] = {}
+
+    def replica(self, replica_id: int) -> ReplicaLog | None:
+        """Return the entries that a replica has."""
+        if replica_id not in self.held:
+            return None
+        first, last = self.held[replica_id]
+        return ReplicaLog(replica_id, replica_id, first, last)
+
+    def read_at(self, position: int) -> SimpleNamespace:
+        """Return the checkpoint of the only replica that has one."""
+        (index,) = self.known.values()
+        return SimpleNamespace(index=index)
 
     def checkpoints(self, replica_id: int) -> list[int]:
-        """Return none."""
-        return []
+        """Return none, unless a test says otherwise."""
+        return [0] if replica_id in self.known else []
 
     def segments(self) -> list[SimpleNamespace]:
         """Return two: every checkpoint is in the first one, unless a test says otherwise."""
@@ -318,3 +335,36 @@ async def test_reads_that_are_refused_put_a_checkpoint_off(node: Node) -> None:
     assert node.large.written == []
     await node.write_due()
     assert set(node.large.written) == {2}
+
+
+@pytest.mark.parametrize(
+    ("held", "known", "is_written"),
+    [
+        ((21, 24), 0, True),
+        ((21, 24), 12, True),
+        # A snapshot, and nothing since.
+        ((0, 0), 0, True),
+        ((21, 24), 20, False),
+        ((1, 24), 0, False),
+        # All entries were freed: the checkpoint has what they did.
+        ((0, 0), 24, False),
+    ],
+)
+async def test_a_start_wants_a_checkpoint_where_the_log_does_not_reach_back(
+    held: tuple[int, int], known: int, is_written: bool
+) -> None:
+    """A crash came between a snapshot and its checkpoint: the rows must not be all there is."""
+    log = FakeLog()
+    log.held[1] = held
+    if known:
+        log.known[1] = known
+    engine = FakeEngine(log, 1, row_count=1)
+    engine.applied = 23
+    engine.append(1)
+    options = RetentionOptions(checkpoint_log_bytes=DUE_BYTES)
+    checkpointer = Checkpointer(cast(CommitLog, log), options, run_read)
+    checkpointer.opened(1)
+    replicas = cast(Mapping[int, CheckpointReplica], {1: engine})
+    for _ in range(2):
+        await checkpointer.write_due(cast(Sequence[GroupEngine], [engine]), replicas)
+    assert engine.written == ([24] * 2 if is_written else [])

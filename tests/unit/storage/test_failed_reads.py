@@ -40,33 +40,60 @@ class FakeLog:
         return SimpleNamespace(payload=b"here")
 
 
-@pytest.mark.parametrize(
-    ("failures", "damage", "pauses"),
-    [
-        ([EIO] * 3, "", 3),
-        ([DAMAGED], "payload checksum", 0),
-        ([EIO] * 99, "Input/output error", 9),
-    ],
-)
-def test_rows_are_rebuilt_when_the_disk_reads_again(
-    monkeypatch: pytest.MonkeyPatch, failures: list[LogError], damage: str, pauses: int
-) -> None:
-    """A start waits for a disk that hiccups; one that never reads does not stop the others."""
-    log = FakeLog(*failures)
+def preparer_of(
+    monkeypatch: pytest.MonkeyPatch, function: str, log: FakeLog
+) -> tuple[RowPreparer, list[float]]:
+    """Return a preparer whose reads of the log fail as the log was told, and its pauses."""
     waited: list[float] = []
 
-    def rebuild(*_: object) -> Rebuilt:
+    def read(*_: object) -> Rebuilt:
         if log.failures:
             raise log.failures.pop(0)
         return Rebuilt()
 
-    monkeypatch.setattr(row_preparer, "rebuild_if_needed", rebuild)
+    monkeypatch.setattr(row_preparer, function, read)
     instruments = SimpleNamespace(corrupt=SimpleNamespace(add=lambda count: None))
     preparer = RowPreparer(MemoryStore(), log, instruments, pause=waited.append)  # type: ignore[arg-type]
+    return preparer, waited
+
+
+@pytest.mark.parametrize(
+    ("failures", "damage", "pauses"),
+    [([EIO] * 3, "", 3), ([DAMAGED], "payload checksum", 0)],
+)
+def test_rows_are_rebuilt_when_the_disk_reads_again(
+    monkeypatch: pytest.MonkeyPatch, failures: list[LogError], damage: str, pauses: int
+) -> None:
+    """A start waits for a disk that hiccups; damage is named at once."""
+    preparer, waited = preparer_of(monkeypatch, "rebuild_if_needed", FakeLog(*failures))
     prepared = preparer.prepare(HostedGroup(1, 11))
     assert damage in prepared.damage
     assert bool(prepared.damage) is bool(damage)
     assert len(waited) == pauses
+
+
+def test_a_disk_that_does_not_read_for_long_damages_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The caller serves the others meanwhile and tries again: then the rows are there."""
+    preparer, waited = preparer_of(monkeypatch, "rebuild_if_needed", FakeLog(*[EIO] * 4))
+    with pytest.raises(ReadFailed, match="Input/output error"):
+        preparer.prepare(HostedGroup(1, 11))
+    assert len(waited) == 3
+    assert preparer.prepare(HostedGroup(1, 11)).damage == ""
+
+
+def test_entries_that_are_not_read_again_now_damage_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Likewise the entries that plugins keep in memory."""
+    preparer, _ = preparer_of(monkeypatch, "redo", FakeLog(*[EIO] * 4))
+    plugins = SimpleNamespace(settled_index=lambda applied_index: 3)
+    machine = SimpleNamespace(applied_index=lambda: 5, plugins=plugins)
+    engine: Any = SimpleNamespace(raft_group=1, replica_id=11, machine=machine)
+    with pytest.raises(ReadFailed, match="Input/output error"):
+        preparer.redo(engine)
+    assert preparer.redo(engine) == ""
 
 
 @pytest.mark.parametrize(

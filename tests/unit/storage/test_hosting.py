@@ -8,13 +8,21 @@ from collections.abc import Mapping
 import pytest
 
 from strata.meta.v1 import meta_pb2 as meta
+from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.cluster_id import ClusterId
 from strata_metadata import ClusterView
-from strata_seglog.errors import LogError
+from strata_multiraft import Overloaded
+from strata_seglog.errors import CorruptFrame, LogError, ReadFailed
 from strata_state.metadata import MetadataStoreError
+from strata_state.ports import DamagedRowsError, StateError
+from strata_storage.base.errors import Refused, ReplicaEnded
 from strata_storage.base.hosted import HostedGroup
 from strata_storage.cluster import hosting as hosting_module
+from strata_storage.cluster import unhosted
 from strata_storage.cluster.hosting import Hosting, ReplicaRefused, wanted_replicas
+from strata_storage.cluster.unhosted import MissingReplica, Unhosted
+from strata_storage.upkeep.checkpoint import CheckpointError
+from strata_testing import until
 
 ME = "storage-1"
 
@@ -37,6 +45,7 @@ class FakeHost:
         self.forgotten: list[tuple[int, int]] = []
         self.refuses = False
         self.failure: Exception = LogError("damaged")
+        self.tried: list[int] = []
         self.back: dict[int, int] = {}
 
     def hosted(self) -> Mapping[int, HostedGroup]:
@@ -52,6 +61,7 @@ class FakeHost:
         self.forgotten.append((raft_group, replica_id))
 
     async def host_beside(self, group: HostedGroup) -> None:
+        self.tried.append(group.replica_id)
         if self.refuses:
             raise self.failure
         self.groups[group.raft_group] = group
@@ -186,11 +196,24 @@ async def test_a_raft_group_without_a_row_is_left_alone() -> None:
     assert host.removed == []
 
 
-@pytest.mark.parametrize("failure", [LogError("damaged"), OSError("read-only file system")])
+@pytest.mark.parametrize(
+    "failure",
+    [
+        LogError("damaged"),
+        CorruptFrame(0, "0.log", "payload checksum"),
+        DamagedRowsError("block checksum mismatch"),
+        CheckpointError("of another version"),
+        ReplicaEnded("removed from this node"),
+    ],
+)
 async def test_a_replica_that_cannot_be_hosted_is_not_tried_again_until_it_is_another(
     failure: Exception,
 ) -> None:
-    """Only a new replica id helps (rule 8); the others are hosted."""
+    """Only a new replica id helps (rule 8); the others are hosted.
+
+    That holds for damage, and for an id that ended. An OSError ("read-only file system") was here
+    once: it is no damage, the next try may succeed (rule 40).
+    """
     host, view = FakeHost(), view_of(row(1, replica(11, ME)))
     host.failure = failure
     hosting = Hosting(host, view, ME)
@@ -198,11 +221,90 @@ async def test_a_replica_that_cannot_be_hosted_is_not_tried_again_until_it_is_an
     await hosting.settle()
     host.refuses = False
     await hosting.settle()
-    assert (host.groups, hosting.refused()) == ({}, [11])
+    assert (host.groups, hosting.refused(), host.tried) == ({}, [11], [11])
+    assert hosting.missing() == {1: MissingReplica(11, str(failure), is_refused=True)}
     tell(view, row(1, replica(12, ME)))
     await hosting.settle()
     assert (host.groups[1].replica_id, hosting.refused()) == (12, [])
+    assert hosting.missing() == {}
     assert host.forgotten == [(1, 11)]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        ReadFailed("0.log: Input/output error"),
+        StateError("IO error: Too many open files"),
+        OSError("read-only file system"),
+        Overloaded("max_raft_groups (10) is reached"),
+        Refused(pb.OUTCOME_OVERLOADED, "100 reads wait for the disk"),
+    ],
+)
+async def test_a_replica_that_cannot_be_hosted_for_now_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failure: Exception
+) -> None:
+    """Rule 40: nothing is damaged, so nobody is told that; one warning says what is the matter."""
+    monkeypatch.setattr(unhosted, "_PAUSE_MIN_S", 0.0)
+    host, view = FakeHost(), view_of(row(1, replica(11, ME)), row(2, replica(21, "other")))
+    host.failure, host.refuses = failure, True
+    hosting = Hosting(host, view, ME)
+    running = asyncio.ensure_future(hosting.run())
+    waiting = asyncio.ensure_future(hosting.until_hosted({11}))
+    try:
+        await until(lambda: len(host.tried) >= 5)
+        assert (hosting.refused(), waiting.done()) == ([], False)
+        assert hosting.missing() == {1: MissingReplica(11, str(failure))}
+        host.refuses = False
+        await waiting
+        assert (list(host.groups), hosting.missing()) == ([1], {})
+    finally:
+        running.cancel()
+    assert capsys.readouterr().out.count("it is tried again") == 1
+
+
+async def test_a_replica_that_waits_holds_up_no_other_and_goes_when_it_is_wanted_no_more() -> None:
+    """It is not tried before its time, whatever else changes in the rows."""
+    host, view = FakeHost(), view_of(row(1, replica(11, ME)))
+    host.failure, host.refuses = StateError("IO error"), True
+    hosting = Hosting(host, view, ME)
+    await hosting.settle()
+    host.refuses = False
+    tell(view, row(2, replica(21, ME)))
+    await hosting.settle()
+    assert (list(host.groups), host.tried) == ([2], [11, 21])
+    assert list(hosting.missing()) == [1]
+    tell(view, row(1, replica(12, ME)))
+    await hosting.settle()
+    assert (host.groups[1].replica_id, host.forgotten) == (12, [(1, 11)])
+    assert hosting.missing() == {}
+
+
+def test_pauses_grow_up_to_a_limit_and_another_replica_begins_anew() -> None:
+    """A disk that fails for long is asked twice a minute."""
+    first, second, other = HostedGroup(1, 11), HostedGroup(1, 12), HostedGroup(2, 21)
+    failures, now_s = Unhosted(), 100.0
+    pauses = []
+    for _ in range(8):
+        failures.put_off(first, "EIO", now_s)
+        pause_s = failures.due_in_s(now_s)
+        assert pause_s is not None
+        pauses.append(pause_s)
+        assert failures.to_try([first, other], now_s + pause_s - 0.01) == [other]
+        now_s += pause_s
+        assert failures.to_try([first, other], now_s) == [other, first], "new ones come first"
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+    assert failures.to_try([second], now_s) == [second]
+    failures.put_off(second, "EIO", now_s)
+    assert failures.due_in_s(now_s) == 1.0
+    failures.keep({1: first})
+    assert failures.due_in_s(now_s) is None
+
+
+def test_only_a_change_of_the_reason_is_news() -> None:
+    """A failure that goes on is logged once."""
+    group, failures = HostedGroup(1, 11), Unhosted()
+    news = [failures.put_off(group, reason, 0.0) for reason in ("EIO", "EIO", "EMFILE", "EMFILE")]
+    assert news == [True, False, True, False]
 
 
 async def test_what_an_earlier_boot_left_behind_is_removed_when_it_is_wanted_no_more() -> None:

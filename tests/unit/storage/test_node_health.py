@@ -11,6 +11,7 @@ from strata_multiraft import Replica
 from strata_seglog.ports import DiskSpace
 from strata_storage.base.disk_guard import DiskGuard, DiskGuardOptions, DiskMark
 from strata_storage.cluster.node_health import NodeHealth
+from strata_storage.cluster.unhosted import MissingReplica
 
 
 @dataclass
@@ -104,6 +105,25 @@ def test_who_does_not_lead_says_nothing_of_the_others() -> None:
     node.replica.leads, node.replica.behind, node.replica.read_only = False, {11}, "damaged"
     assert node.missing(5.0) == node.missing(5.0) == []
     assert [each.reason for each in node.health.said.stopped] == ["damaged"]
+
+
+def test_a_wanted_replica_that_could_not_be_hosted_is_told_with_the_reason() -> None:
+    """Refused or tried again; a replica that was not tried yet is about to be hosted."""
+    node = FakeNode()
+    node.health.missing = lambda: {
+        3: MissingReplica(31, "it was removed", is_refused=True),
+        2: MissingReplica(21, "Too many open files"),
+        4: MissingReplica(41),
+    }
+    said = node.health.check()
+    assert [(each.raft_group, each.reason) for each in said.stopped] == [
+        (2, "replica 21 is not hosted yet; it is tried again: Too many open files"),
+        (3, "replica 31 cannot be hosted: it was removed"),
+    ]
+    assert node.health.check() == said
+    node.health.missing = dict
+    assert node.health.check() == meta.StorageHealth()
+    assert len(node.told) == 2
 
 
 def test_disks_are_told_with_the_mark_that_a_raft_group_obeys() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,12 +100,49 @@ def test_the_oldest_go_when_they_are_too_much(folder: Folder) -> None:
 
 
 def test_a_full_disk_takes_one_at_a_look(folder: Folder) -> None:
-    """The oldest first, and at last all."""
+    """The oldest first, and at last all, once the log has given their segments up."""
     for number in range(3):
         folder.aside.put(replica(number, number), [folder.segment(f"{number}.log")])
+        (folder.log / f"{number}.log").unlink()
     for left in ([1, 2], [2], [], []):
         folder.aside.clean(10, disk_is_low=True)
         assert folder.ids() == left
+
+
+def test_what_costs_nothing_is_not_deleted_for_a_full_disk(folder: Folder) -> None:
+    """The oldest whose end gives bytes back goes; those whose segments the log has stay."""
+    for number in range(3):
+        folder.aside.put(replica(number, number), [folder.segment(f"{number}.log")])
+    for _ in range(3):
+        assert folder.aside.clean(10, disk_is_low=True) == []
+    (folder.log / "1.log").unlink()
+    assert folder.aside.clean(10, disk_is_low=True) == [replica(1, 1)]
+    for _ in range(3):
+        assert folder.aside.clean(10, disk_is_low=True) == []
+    assert folder.ids() == [0, 2]
+
+
+def test_the_limit_takes_nothing_for_nothing_either(folder: Folder) -> None:
+    """A replica that the log still has is older than those that are too much, and stays."""
+    for number in range(5):
+        folder.aside.put(replica(number, number), [folder.segment(f"{number}.log")])
+    for number in range(1, 5):
+        (folder.log / f"{number}.log").unlink()
+    folder.aside.clean(10, disk_is_low=False)
+    assert (folder.ids(), folder.aside.held_bytes) == ([0, 3, 4], 2_000)
+
+
+def test_replicas_that_share_what_must_go_go_together(folder: Folder) -> None:
+    """One of two names of a segment gives nothing back."""
+    shared = folder.segment("shared.log")
+    for number in (1, 2):
+        folder.aside.put(replica(number, number), [shared])
+    folder.aside.put(replica(3, 3), [folder.segment("c.log")])
+    for name in (shared, "c.log"):
+        (folder.log / name).unlink()
+    gone = folder.aside.clean(10, disk_is_low=True)
+    assert [each.replica_id for each in gone] == [1, 2]
+    assert (folder.ids(), folder.aside.held_bytes) == ([3], 1_000)
 
 
 def test_a_segment_of_two_replicas_is_counted_once(folder: Folder) -> None:
@@ -135,15 +173,30 @@ def test_what_was_not_finished_goes(folder: Folder) -> None:
 
 
 def test_a_replica_that_is_back_is_remembered_without_its_files(folder: Folder) -> None:
-    """For as long as the others are kept: a row that was overruled must not remove it again."""
+    """For as long as the log has it: a row that was overruled must not remove it again."""
     folder.aside.put(replica(17), [folder.segment("a.log")])
     folder.aside.is_taken_back(replica(17))
     assert folder.aside.taken_back() == {17: 5}
     assert not folder.aside.log_of(17).exists()
-    folder.aside.clean(10, disk_is_low=True)
-    assert folder.aside.taken_back() == {17: 5}
-    folder.aside.clean(8 * DAY_MS, disk_is_low=False)
+    for now_ms in (10, 8 * DAY_MS, 800 * DAY_MS):
+        assert folder.aside.clean(now_ms, disk_is_low=True, is_in_log=lambda _: True) == []
+        assert folder.aside.taken_back() == {17: 5}
+    assert folder.aside.count == 0, "nothing is kept to be taken back"
+    folder.aside.clean(10, disk_is_low=False, is_in_log=lambda replica_id: replica_id != 17)
     assert folder.aside.taken_back() == {}
+
+
+def test_a_replica_that_ends_again_is_not_forgotten_with_its_way_back(folder: Folder) -> None:
+    """It is put aside, and ends, right while the old note is looked at: the new copy stays."""
+    folder.aside.put(replica(17), [folder.segment("a.log")])
+    folder.aside.is_taken_back(replica(17))
+
+    def ends(replica_id: int) -> bool:
+        folder.aside.put(replica(17, 5, revision=9), [folder.segment("b.log")])
+        return False
+
+    assert folder.aside.clean(10, disk_is_low=False, is_in_log=ends) == []
+    assert folder.aside.listed() == [replica(17, 5, revision=9)]
 
 
 @pytest.mark.parametrize(
@@ -152,20 +205,52 @@ def test_a_replica_that_is_back_is_remembered_without_its_files(folder: Folder) 
         ("{", "is damaged"),
         ('{"crc32c": "00000000", "replica": {}}', "its checksum is another one"),
         ("[]", "is damaged"),
+        (None, "No such file"),
     ],
 )
-def test_a_damaged_note_is_an_error_with_the_file(folder: Folder, text: str, reason: str) -> None:
-    """The others are shown; nothing is deleted because of it."""
+def test_a_damaged_note_is_an_error_with_the_file(
+    folder: Folder, text: str | None, reason: str
+) -> None:
+    """The others are shown; it is deleted when it is as old as they may become, not before."""
     folder.aside.put(replica(17), [folder.segment("a.log")])
     folder.aside.put(replica(18), [folder.segment("b.log")])
     note = folder.aside.path(17) / "replica.json"
-    note.write_text(text)
+    if text is None:
+        note.unlink()
+    else:
+        note.write_text(text)
     with pytest.raises(RemovedReplicaError, match=reason) as error:
         read_note(folder.aside.path(17))
     assert str(note) in str(error.value)
     assert folder.ids() == [18]
-    folder.aside.clean(8 * DAY_MS, disk_is_low=False)
+    changed_ms = folder.aside.path(17).stat().st_mtime_ns // 1_000_000
+    folder.aside.clean(changed_ms + 7 * DAY_MS - 1, disk_is_low=False)
     assert folder.aside.path(17).exists()
+    folder.aside.clean(changed_ms + 7 * DAY_MS, disk_is_low=False)
+    assert not folder.aside.path(17).exists()
+
+
+@pytest.mark.parametrize("is_newer", [False, True])
+def test_a_note_that_may_be_read_later_is_logged_once_and_has_no_age(
+    folder: Folder, capsys: pytest.CaptureFixture[str], is_newer: bool
+) -> None:
+    """The disk does not read it now (rule 40), or another version wrote it."""
+    folder.aside.put(replica(17), [folder.segment("a.log")])
+    note = folder.aside.path(17) / "replica.json"
+    content = note.read_bytes()
+    if is_newer:
+        folder.aside.put(replace(replica(17), version=99), ["a.log"])
+    else:
+        note.unlink()
+        note.mkdir()
+    for _ in range(3):
+        folder.aside.clean(10**14, disk_is_low=False)
+    assert folder.ids() == []
+    assert capsys.readouterr().out.count("a removed replica cannot be read") == 1
+    if not is_newer:
+        note.rmdir()
+    note.write_bytes(content)
+    assert folder.ids() == [17]
 
 
 def test_what_is_put_aside_is_durable(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

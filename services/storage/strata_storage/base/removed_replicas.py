@@ -8,7 +8,12 @@ A segment costs no space here until the log frees it. A folder counts once it ha
 blocks: it runs in a thread.
 
 Each look deletes, oldest first, the replicas older than the retention, those above the limit in
-bytes (the newest stays, however large), and one replica while the disk is at one of its marks.
+bytes (the newest stays, however large), and one replica while the disk is at one of its marks. The
+last two delete only what gives the disk something back: a replica whose segments the log still has
+costs nothing. A folder with a damaged note is deleted at the same age, by its modification time.
+
+The note of a replica that was taken back has no age: without it the row that once let the replica
+go would remove it again. It goes when the replica ends again, or has left the log.
 """
 
 from __future__ import annotations
@@ -17,8 +22,8 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import google_crc32c
@@ -36,6 +41,10 @@ _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
 
 class RemovedReplicaError(Exception):
     """A removed replica cannot be used; the text says which one and why."""
+
+
+class DamagedNoteError(RemovedReplicaError):
+    """The note of a removed replica is gone, or not what was written: no later read helps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +89,21 @@ class AsideOptions:
     max_bytes: int = 64 * 1024**3
 
 
+@dataclass(slots=True)
+class _Segment:
+    """A segment that replicas here hold.
+
+    Attributes:
+        size_bytes: its length.
+        links: names that it has, here and elsewhere.
+        holders: the replicas, the oldest first.
+    """
+
+    size_bytes: int
+    links: int
+    holders: list[int] = field(default_factory=list)
+
+
 class RemovedReplicas:
     """See the module docstring.
 
@@ -89,7 +113,7 @@ class RemovedReplicas:
         options: limits.
 
     Attributes:
-        count: replicas here, as of the last look.
+        count: replicas that may be taken back, as of the last look.
         held_bytes: of segments that only stand here, as of the last look.
     """
 
@@ -99,6 +123,8 @@ class RemovedReplicas:
         self._options = options
         self.count = 0
         self.held_bytes = 0
+        # Why the note of a folder cannot be read, as it was logged.
+        self._unread: dict[Path, str] = {}
         self._logger = get_logger("storage")
 
     def put(self, replica: RemovedReplica, segments: Sequence[str]) -> None:
@@ -122,7 +148,7 @@ class RemovedReplicas:
         shutil.rmtree(path, ignore_errors=True)
         new.rename(path)
         sync_folder(self.folder)
-        self.count = len(self.listed())
+        self.count = _count(self.listed())
 
     def path(self, replica_id: int) -> Path:
         """Return the folder of a replica."""
@@ -133,14 +159,24 @@ class RemovedReplicas:
         return self.path(replica_id) / _LOG
 
     def listed(self) -> list[RemovedReplica]:
-        """Return what is here, the oldest first; what cannot be read is left out."""
-        found = []
+        """Return what is here, the oldest first; what cannot be read is logged and left out."""
+        return self._look()[0]
+
+    def _look(self) -> tuple[list[RemovedReplica], list[Path]]:
+        """Return what is here, the oldest first, and the folders with a damaged note."""
+        found, damaged, unread = list[RemovedReplica](), list[Path](), dict[Path, str]()
         for path in self._folders():
             try:
                 found.append(read_note(path))
             except RemovedReplicaError as error:
-                self._logger.warning("a removed replica cannot be read", reason=str(error))
-        return sorted(found, key=lambda each: (each.removed_at_ms, each.replica_id))
+                unread[path] = str(error)
+                if isinstance(error, DamagedNoteError):
+                    damaged.append(path)
+        for path, reason in unread.items():
+            if self._unread.get(path) != reason:
+                self._logger.warning("a removed replica cannot be read", reason=reason)
+        self._unread = unread
+        return sorted(found, key=lambda each: (each.removed_at_ms, each.replica_id)), damaged
 
     def taken_back(self) -> dict[int, int]:
         """Return by replica id the revision above which a row may remove it again."""
@@ -156,45 +192,80 @@ class RemovedReplicas:
         _write_note(path, replace(replica, is_back=True))
         shutil.rmtree(path / _LOG, ignore_errors=True)
 
-    def clean(self, now_ms: int, *, disk_is_low: bool) -> list[RemovedReplica]:
-        """Delete what is too old or too much; return what was deleted."""
+    def clean(
+        self,
+        now_ms: int,
+        *,
+        disk_is_low: bool,
+        is_in_log: Callable[[int], bool] = lambda replica_id: True,
+    ) -> list[RemovedReplica]:
+        """Delete what is too old or too much; return what was deleted.
+
+        Args:
+            now_ms: wall time.
+            disk_is_low: room is short: one more goes, if that makes room.
+            is_in_log: whether the log has a replica that did not end.
+        """
         for path in self._folders(unfinished=True):
             shutil.rmtree(path, ignore_errors=True)
-        kept = self.listed()
-        gone = [each for each in kept if now_ms - each.removed_at_ms >= self._options.retention_ms]
-        kept = [each for each in kept if each not in gone]
-        held = self._held_by(kept)
-        total = sum(held.values())
-        with_files = [each for each in kept if not each.is_back]
-        while with_files and (
-            disk_is_low or (len(with_files) > 1 and total > self._options.max_bytes)
-        ):
-            oldest = with_files.pop(0)
-            gone.append(oldest)
-            total -= held[oldest.replica_id]
-            # One at a look: what it frees shows at the next one.
-            disk_is_low = False
+        kept, damaged = self._look()
+        retention_ms = self._options.retention_ms
+        for path in damaged:
+            if now_ms - path.stat().st_mtime_ns // 1_000_000 >= retention_ms:
+                shutil.rmtree(path, ignore_errors=True)
+        gone = [
+            each
+            for each in kept
+            if not each.is_back and now_ms - each.removed_at_ms >= retention_ms
+        ]
+        with_files = [each for each in kept if not each.is_back and each not in gone]
+        gone += self._excess(with_files, disk_is_low=disk_is_low)
+        gone += [
+            each
+            for each in kept
+            # The log is asked first, for `put` may replace the note before the replica ends.
+            if each.is_back and not is_in_log(each.replica_id) and self._is_back(each.replica_id)
+        ]
         for each in gone:
             shutil.rmtree(self.path(each.replica_id), ignore_errors=True)
-        self.count, self.held_bytes = len(self.listed()), total
+        left = self.listed()
+        self.count, self.held_bytes = _count(left), _only_here_bytes(self._segments(left))
         return gone
 
-    def _held_by(self, replicas: Sequence[RemovedReplica]) -> Mapping[int, int]:
-        """Return the bytes that the file system gets back when a replica goes after those before.
+    def _is_back(self, replica_id: int) -> bool:
+        """Whether the note of a replica says now that it was taken back."""
+        try:
+            return read_note(self.path(replica_id)).is_back
+        except RemovedReplicaError:
+            return False
 
-        A segment that the log still has counts for nobody, one of several replicas for the newest.
-        """
-        held = dict.fromkeys((each.replica_id for each in replicas), 0)
-        seen: dict[int, tuple[int, int, int, int]] = {}
+    def _excess(
+        self, replicas: Sequence[RemovedReplica], *, disk_is_low: bool
+    ) -> list[RemovedReplica]:
+        """Return those that are too much, as far as their end gives the disk something back."""
+        left, gone = list(replicas), list[RemovedReplica]()
+        segments = self._segments(left)
+        while disk_is_low or _only_here_bytes(segments) > self._options.max_bytes:
+            # The limit never takes the newest.
+            end = _first_to_free(segments, left if disk_is_low else left[:-1])
+            if not end:
+                break
+            # One at a look: what it frees shows at the next one.
+            disk_is_low = False
+            gone += [each for each in left if each.replica_id in end]
+            left = [each for each in left if each.replica_id not in end]
+            segments = _without(segments, end)
+        return gone
+
+    def _segments(self, replicas: Sequence[RemovedReplica]) -> list[_Segment]:
+        """Return the segments that replicas hold; a copy instead of a link is one of its own."""
+        found: dict[int, _Segment] = {}
         for each in replicas:
             for file in _files(self.log_of(each.replica_id)):
-                found = file.stat()
-                names = seen.get(found.st_ino, (0, 0, 0, 0))[0] + 1
-                seen[found.st_ino] = names, found.st_nlink, found.st_size, each.replica_id
-        for names, links, size_bytes, newest in seen.values():
-            if names == links:
-                held[newest] += size_bytes
-        return held
+                stat = file.stat()
+                segment = found.setdefault(stat.st_ino, _Segment(stat.st_size, stat.st_nlink))
+                segment.holders.append(each.replica_id)
+        return list(found.values())
 
     def _folders(self, *, unfinished: bool = False) -> Iterator[Path]:
         if not self.folder.is_dir():
@@ -208,20 +279,23 @@ def read_note(path: Path) -> RemovedReplica:
     """Return what a replica's folder says it is.
 
     Raises:
-        RemovedReplicaError: it cannot be read, or is damaged, or of another version.
+        DamagedNoteError: it is not there, or its bytes are damaged.
+        RemovedReplicaError: it cannot be read, or is of another version.
     """
     file = path / _NOTE
     try:
         note = json.loads(file.read_text(encoding="utf-8"))
         if note["crc32c"] != _crc(note["replica"]):
-            raise RemovedReplicaError(f"{file} is damaged: its checksum is another one")
+            raise DamagedNoteError(f"{file} is damaged: its checksum is another one")
         if note["replica"]["version"] != FORMAT_VERSION:
             raise RemovedReplicaError(f"{file}: version {note['replica']['version']} is not known")
         return RemovedReplica(**note["replica"])
+    except FileNotFoundError as error:
+        raise DamagedNoteError(f"{file}: {error.strerror}") from None
     except OSError as error:
         raise RemovedReplicaError(f"{file}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise RemovedReplicaError(f"{file} is damaged: {error}") from None
+        raise DamagedNoteError(f"{file} is damaged: {error}") from None
 
 
 def _write_note(path: Path, replica: RemovedReplica) -> None:
@@ -251,3 +325,39 @@ def _second_name(source: Path, target: Path) -> None:
 
 def _files(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []
+
+
+def _count(replicas: Sequence[RemovedReplica]) -> int:
+    return sum(not each.is_back for each in replicas)
+
+
+def _only_here_bytes(segments: Sequence[_Segment]) -> int:
+    """Return the bytes of segments that have no name elsewhere: in the log, or unread here."""
+    return sum(each.size_bytes for each in segments if len(each.holders) == each.links)
+
+
+def _first_to_free(
+    segments: Sequence[_Segment], replicas: Sequence[RemovedReplica]
+) -> Collection[int]:
+    """Return the oldest replica whose end frees a segment, with the older ones that hold it, too.
+
+    Empty: the end of these replicas frees nothing.
+    """
+    only_here = [each for each in segments if len(each.holders) == each.links]
+    for replica in replicas:
+        # Those after the last holder have it no more: it is the last link.
+        freed = [each for each in only_here if each.holders[-1] == replica.replica_id]
+        if freed:
+            return {holder for each in freed for holder in each.holders}
+    return ()
+
+
+def _without(segments: Sequence[_Segment], gone: Collection[int]) -> list[_Segment]:
+    """Return the segments that are left when replicas end."""
+    left = []
+    for each in segments:
+        holders = [holder for holder in each.holders if holder not in gone]
+        if holders:
+            links = each.links - len(each.holders) + len(holders)
+            left.append(_Segment(each.size_bytes, links, holders))
+    return left

@@ -4,7 +4,8 @@ Nobody sends commands. After every change of the rows the hosted replicas are co
 wanted ones; a missing replica is hosted, an unwanted one is put aside and its replica id ends
 (rules 8, 32). Removal takes a row of this node's cluster, and one that is newer than the row that
 last wanted the replica: nameservers that were restored to an earlier time remove nothing. A raft
-group without a known row is left alone.
+group without a known row is left alone. A replica that cannot be hosted for a moment is tried again
+(rule 40).
 
 Invariant: the copy of the metadata is durable before a replica is hosted because of it. Else a
 power loss could leave the replica and an earlier copy, by which it would be removed.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Protocol
 
 from strata.meta.v1 import meta_pb2 as meta
@@ -22,13 +24,18 @@ from strata_metadata import ClusterView
 from strata_multiraft import LogFull, Overloaded
 from strata_runtime.errors import StrataError
 from strata_runtime.logs import get_logger
-from strata_seglog.errors import LogError
+from strata_seglog.errors import LogError, ReadFailed
 from strata_state.metadata import MetadataStoreError
-from strata_state.ports import StateError
+from strata_state.ports import DamagedRowsError, StateError
+from strata_storage.base.errors import Refused
 from strata_storage.base.hosted import HostedGroup
+from strata_storage.cluster.unhosted import MissingReplica, Unhosted
 from strata_storage.upkeep.checkpoint import CheckpointError
 
 _RETRY_S = 1.0
+# A ValueError: the replica ended here (`ReplicaEnded`), or cannot be read as what it should be.
+_FOR_GOOD = (ValueError, LogError, CheckpointError, DamagedRowsError)
+_FOR_NOW = (ReadFailed, StateError, OSError, Overloaded, Refused)
 
 
 class ReplicaRefused(StrataError):
@@ -111,10 +118,10 @@ class Hosting:
         self._keep_rows = keep_rows
         self._cluster = cluster
         self._ends_the_start = ends_the_start
-        # Raft group -> replica id that could not be hosted; replica id -> why.
-        self._refused: dict[int, int] = {}
-        self._reasons: dict[int, str] = {}
-        # Replica id -> raft group: of earlier boots, and refused ones.
+        # As of the last comparison with the rows.
+        self._wanted: Mapping[int, HostedGroup] = {}
+        self._unhosted = Unhosted()
+        # Replica id -> raft group: of earlier boots, and those that could not be hosted.
         self._leftovers = host.leftovers()
         # Replica id -> revision of the newest row that wanted it here, or was overruled.
         self._wanted_at = dict(host.taken_back())
@@ -123,8 +130,17 @@ class Hosting:
         self._logger = get_logger("hosting")
 
     def refused(self) -> list[int]:
-        """Return replicas that are wanted here and cannot be hosted."""
-        return list(self._refused.values())
+        """Return replicas that are wanted here and cannot be hosted; not those tried again."""
+        return list(self._unhosted.refused())
+
+    def missing(self) -> dict[int, MissingReplica]:
+        """Return by raft group the replicas that are wanted here and not hosted."""
+        hosted = self._host.hosted()
+        return {
+            raft_group: self._unhosted.missing(group)
+            for raft_group, group in self._wanted.items()
+            if raft_group not in hosted or hosted[raft_group].replica_id != group.replica_id
+        }
 
     async def run(self) -> None:
         """Follow the rows until cancelled."""
@@ -138,19 +154,24 @@ class Hosting:
             else:
                 self._compared.set()
                 self._compared = asyncio.Event()
-                await self._view.changed_since(version)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._unhosted.due_in_s(_now_s())):
+                        await self._view.changed_since(version)
 
     async def until_hosted(self, replica_ids: Collection[int]) -> None:
         """Wait until these replicas are hosted; `run` hosts them, as soon as the rows have them.
+
+        It waits on while a replica is tried again; the log says why.
 
         Raises:
             ReplicaRefused: one cannot be hosted.
         """
         while not {*replica_ids} <= {each.replica_id for each in self._host.hosted().values()}:
-            refused = sorted({*replica_ids} & {*self._refused.values()})
+            reasons = self._unhosted.refused()
+            refused = sorted({*replica_ids} & {*reasons})
             if refused:
                 raise ReplicaRefused(
-                    f"replica {refused[0]} cannot be hosted: {self._reasons[refused[0]]}"
+                    f"replica {refused[0]} cannot be hosted: {reasons[refused[0]]}"
                 )
             await self._compared.wait()
 
@@ -161,8 +182,9 @@ class Hosting:
             LogFull: a removal, or the rows that want a replica, could not be written down; to be
                 called again.
         """
-        wanted = wanted_replicas(self._view.raft_groups(), self._node_id)
+        wanted = self._wanted = wanted_replicas(self._view.raft_groups(), self._node_id)
         self._note_wanted(wanted)
+        self._unhosted.keep(wanted)
         for raft_group, hosted in list(self._host.hosted().items()):
             revision = self._unwanted_since(wanted, raft_group, hosted.replica_id)
             if revision is not None:
@@ -174,12 +196,11 @@ class Hosting:
                 await self._host.forget(raft_group, replica_id, revision)
                 del self._leftovers[replica_id]
                 self._wanted_at.pop(replica_id, None)
-                if self._refused.get(raft_group) == replica_id:
-                    del self._refused[raft_group]
-                    self._reasons.pop(replica_id, None)
-        for raft_group, group in wanted.items():
-            if raft_group not in self._host.hosted():
-                await self._try_host(group)
+                self._unhosted.drop(raft_group, replica_id)
+        here = self._host.hosted()
+        lacking = [group for raft_group, group in wanted.items() if raft_group not in here]
+        for group in self._unhosted.to_try(lacking, _now_s()):
+            await self._try_host(group)
 
     def _note_wanted(self, wanted: Mapping[int, HostedGroup]) -> None:
         for raft_group, group in wanted.items():
@@ -230,21 +251,39 @@ class Hosting:
 
     async def _try_host(self, group: HostedGroup) -> None:
         raft_group, replica_id = group.raft_group, group.replica_id
-        if self._refused.get(raft_group) == replica_id:
-            return
         await self._keep()
         try:
             await self._host.host_beside(group)
-        except (ValueError, Overloaded, LogError, StateError, CheckpointError, OSError) as error:
-            # Only another replica id helps; the nameserver's repair gives one (rule 8).
-            self._refused[raft_group] = replica_id
-            self._reasons[replica_id] = str(error)
-            self._leftovers[replica_id] = raft_group
-            if not self._ends_the_start:
-                self._logger.warning(
-                    "replica cannot be hosted", raft_group=raft_group, reason=str(error)
-                )
+        except (*_FOR_GOOD, *_FOR_NOW) as error:
+            self._failed(group, error)
         else:
-            self._reasons.pop(self._refused.pop(raft_group, replica_id), None)
+            self._unhosted.drop(raft_group)
             self._leftovers.pop(replica_id, None)
             self._logger.info("replica hosted", raft_group=raft_group)
+
+    def _failed(self, group: HostedGroup, error: Exception) -> None:
+        raft_group, replica_id, reason = group.raft_group, group.replica_id, str(error)
+        # Where it is wanted no more, what there is of it goes.
+        self._leftovers[replica_id] = raft_group
+        if _is_for_now(error):
+            if self._unhosted.put_off(group, reason, _now_s()):
+                self._logger.warning(
+                    "replica is not hosted, it is tried again",
+                    raft_group=raft_group,
+                    replica_id=replica_id,
+                    reason=reason,
+                )
+            return
+        # Only another replica id helps; the nameserver's repair gives one (rule 8).
+        self._unhosted.refuse(group, reason)
+        if not self._ends_the_start:
+            self._logger.warning("replica cannot be hosted", raft_group=raft_group, reason=reason)
+
+
+def _is_for_now(error: Exception) -> bool:
+    """Whether the next try may succeed: nothing is known to be damaged (rule 40)."""
+    return isinstance(error, _FOR_NOW) and not isinstance(error, DamagedRowsError)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -2,7 +2,8 @@
 
 It looks at the raft groups that it hosts, through the rows that it has: who leads them, whom it
 does not hear, how old the rows are. A node that has started counts as caught up once the leaders
-of its raft groups have said so: a replica cannot know by itself what it lacks.
+of its raft groups have said so: a replica cannot know by itself what it lacks. A replica that the
+metadata wants here and that is not hosted lacks everything.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from strata_runtime.metrics import Metrics
 from strata_storage.base.directory import Directory
 from strata_storage.base.disk_guard import DiskMark
 from strata_storage.cluster.node_health import HeardNodes, NodeHealth
+from strata_storage.cluster.unhosted import MissingReplica
 
 _STATUS = "/strata.storage.v1.StorageService/GetStatus"
 _ASK_S = 0.5
@@ -90,11 +92,15 @@ class MemberHealth:
             await self._ask_leaders()
 
     def health(self) -> Health:
-        """Return how the node does: it serves while a raft group can be used here."""
+        """Return how the node does: it serves while a raft group can be used here.
+
+        A node without any replica serves and has caught up, unless the metadata wants one here.
+        """
+        missing = self._own.missing()
         groups = self.watch.picture.groups.values()
         mark = self._own.said.disk_mark
         serves = mark < DiskMark.REFUSE_ALL_BUT_ACKS and (
-            not groups or any(group.leader for group in groups)
+            any(group.leader for group in groups) if groups else not missing
         )
         loading = [
             number
@@ -106,7 +112,8 @@ class MemberHealth:
             for number in loading
             if f"{number}" not in {each.name for each in self.watch.picture.problems}
         )
-        return Health(serves, not loading, problems)
+        problems += tuple(_not_hosted(number, each) for number, each in sorted(missing.items()))
+        return Health(serves, not loading and not missing, problems)
 
     def _facts(self) -> tuple[Hashable, Callable[[], Facts]]:
         replicas = self._node.replicas()
@@ -176,3 +183,9 @@ class MemberHealth:
             self._behind.pop(leader.raft_group)
         elif leader.raft_group in self._behind and wanted is None:
             self._behind[leader.raft_group] = leader.commit_index
+
+
+def _not_hosted(raft_group: int, missing: MissingReplica) -> Problem:
+    """Return the problem that a wanted replica is; before its first try it is on its way."""
+    severity = Severity.DEGRADED if missing.reason else Severity.NOTE
+    return Problem("raft_group", str(raft_group), "NOT_HOSTED", severity, missing.text())

@@ -15,6 +15,7 @@ from strata.meta.v1 import meta_pb2 as meta
 from strata_multiraft import Replica
 from strata_runtime.clock import Clock
 from strata_storage.base.disk_guard import DiskGuard
+from strata_storage.cluster.unhosted import MissingReplica
 from strata_storage.tiering.node import NodeTiering
 
 INTERVAL_S = 0.25
@@ -53,6 +54,12 @@ class NodeHealth:
         heard_nodes: see `HeardNodes`.
         clock: monotonic time.
         tell: told what is said when it is something else than before.
+
+    Attributes:
+        missing: gives by raft group the replicas that are wanted here and not hosted; set once
+            somebody knows what is wanted.
+        said: what was said last.
+        version: raised with each change of what is said.
     """
 
     def __init__(
@@ -69,6 +76,7 @@ class NodeHealth:
         self._tell = tell
         # (raft group, replica id) -> since when (monotonic) it lacks what is committed.
         self._lagging_s: dict[tuple[int, int], float] = {}
+        self.missing: Callable[[], Mapping[int, MissingReplica]] = dict
         self.said = meta.StorageHealth()
         self.version = 0
 
@@ -94,13 +102,20 @@ class NodeHealth:
             disk_mark=int(self._node.disk_guard.mark),
             lacking=self._lacking(replicas),
             stopped=[
-                meta.StoppedReplica(raft_group=number, reason=each.read_only[:_REASON_CHARACTERS])
-                for number, each in sorted(replicas.items())
-                if each.read_only
+                meta.StoppedReplica(raft_group=number, reason=reason[:_REASON_CHARACTERS])
+                for number, reason in sorted(self._stopped(replicas).items())
             ],
             tier_state=state,
             tier_detail=detail,
         )
+
+    def _stopped(self, replicas: Mapping[int, Replica]) -> dict[int, str]:
+        """Return why replicas take no part; a replica that was not tried yet is about to."""
+        stopped = {number: each.text() for number, each in self.missing().items() if each.reason}
+        stopped.update(
+            {number: each.read_only for number, each in replicas.items() if each.read_only}
+        )
+        return stopped
 
     def _lacking(self, replicas: Mapping[int, Replica]) -> list[meta.LackingGroup]:
         now_s, before = self._clock.monotonic_s(), self._lagging_s

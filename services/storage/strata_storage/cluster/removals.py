@@ -126,19 +126,26 @@ class Removals:
             return
         try:
             now_ms = self._clock.wall_ms()
-            gone = await self._threads.flush(lambda: aside.clean(now_ms, disk_is_low=disk_is_low))
+            gone = await self._threads.flush(
+                lambda: aside.clean(now_ms, disk_is_low=disk_is_low, is_in_log=self._has)
+            )
         except OSError as error:
             self._logger.warning("removed replicas stay", reason=str(error))
             return
         for each in gone:
-            self._removed_total.add(1, {"result": "deleted"})
             if not each.is_back:
+                self._removed_total.add(1, {"result": "deleted"})
                 self._logger.warning(
                     "a removed replica was deleted",
                     raft_group=each.raft_group,
                     replica_id=each.replica_id,
                     disk_is_low=disk_is_low,
                 )
+
+    def _has(self, replica_id: int) -> bool:
+        """Whether the log has a replica whose id has not ended. Any thread may ask."""
+        found = self._log.replica(replica_id)
+        return found is not None and not found.removed
 
     async def _put_aside(self, raft_group: int, replica_id: int, revision: int) -> None:
         aside = self._aside

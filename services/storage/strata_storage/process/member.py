@@ -236,6 +236,7 @@ class StorageMember:
             cluster=self._cluster,
             ends_the_start=self._options.needs_all_replicas,
         )
+        app.health.missing = hosting.missing
         endpoints = list(self._network.advertised) or servers.endpoints
         reconciler = self._reconciler(app, tasks)
         return _Running(

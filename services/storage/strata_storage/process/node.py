@@ -165,7 +165,7 @@ class StorageNode:
         One whose log or rows are damaged is read-only: it shows what is readable (rule 8).
 
         Raises:
-            StateError: the row store failed.
+            LogError: the log cannot be read; ReadFailed, StateError: not now.
             ValueError: hosted already, or removed (ReplicaEnded).
         """
         self._removals.check(group.raft_group, group.replica_id)

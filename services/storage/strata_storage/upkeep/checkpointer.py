@@ -107,7 +107,11 @@ class Checkpointer:
         self._writing = asyncio.Lock()
 
     def opened(self, replica_id: int) -> None:
-        """Find a replica's newest checkpoint; one that is damaged does not count. Blocks."""
+        """Find a replica's newest checkpoint; one that is damaged does not count. Blocks.
+
+        A crash may have come after a snapshot was taken in and before its checkpoint was written
+        (`want`): where the log does not reach back to a checkpoint, one is wanted (rule 6).
+        """
         self._positions[replica_id] = self._log.first_position
         self._marks[replica_id] = min(self._log.first_position, self._log_bytes())
         try:
@@ -121,6 +125,13 @@ class Checkpointer:
         except LogError as error:
             # A new one is written when the segment with this one is to go.
             self._logger.warning("checkpoint is damaged", replica_id=replica_id, reason=str(error))
+        found = self._log.replica(replica_id)
+        if found is None:
+            return
+        # Without entries all that the rows have came by a snapshot, or is in the checkpoint: then
+        # there are no news, and none is written.
+        if not found.last_index or found.first_index > self.indexes.get(replica_id, 0) + 1:
+            self._wanted.add(replica_id)
 
     def want(self, replica_id: int) -> None:
         """Write a checkpoint soon: the rows came by a snapshot, the log alone cannot give them."""

@@ -1,7 +1,8 @@
 """Brings the rows of a replica to the start of its log, before the replica is opened.
 
-Unreadable data is named, not raised: the replica is read-only for it, its node starts, and its
-other raft groups serve (rules 7 and 8).
+Damaged data is named, not raised: the replica is read-only for it, its node starts, and its other
+raft groups serve (rules 7 and 8). A read that goes on failing is raised: it is no damage, and the
+caller tries again later (rule 40).
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from strata_storage.upkeep.rebuild import RebuildError, apply_readable, rebuild_
 
 Result = TypeVar("Result")
 
-_READ_ATTEMPTS = 10
+# Few: the thread has other work, and the caller goes on trying.
+_READ_ATTEMPTS = 4
 _READ_PAUSE_S = 0.5
 
 
@@ -74,7 +76,8 @@ class RowPreparer:
         """Rebuild the rows of a replica if they must be. Blocks.
 
         Raises:
-            StateError: the row store failed.
+            ReadFailed: the disk has not read the log for a while; it may be called again.
+            StateError: the row store failed; likewise.
         """
         if claim_rows(self._store, group.raft_group, group.replica_id):
             return Prepared(is_installing=True)
@@ -95,11 +98,17 @@ class RowPreparer:
             self._logger.warning("apply stopped", raft_group=engine.raft_group, reason=str(error))
 
     def redo(self, engine: GroupEngine) -> str:
-        """Apply again what plugins keep in memory and the store lacks; return what is missing."""
+        """Apply again what plugins keep in memory and the store lacks; return what is missing.
+
+        Raises:
+            ReadFailed: the disk has not read the log for a while; another engine may try again.
+        """
         machine = engine.machine
         applied_index = machine.applied_index()
         try:
             self._patiently(engine.raft_group, lambda: redo(machine, self._log, engine.replica_id))
+        except ReadFailed:
+            raise
         except (LogError, RebuildError) as error:
             settled_index = machine.plugins.settled_index(applied_index)
             return f"entries {settled_index + 1} to {applied_index} cannot be read again: {error}"
@@ -109,7 +118,7 @@ class RowPreparer:
         """Read again for a while what the disk fails to read: that is not damage (rule 40).
 
         Raises:
-            ReadFailed: it has failed for several seconds; the other raft groups should start.
+            ReadFailed: it has failed for a second or two; the other raft groups should start.
         """
         for _ in range(_READ_ATTEMPTS - 1):
             try:
@@ -128,6 +137,9 @@ class RowPreparer:
 
         Returns:
             What is missing afterwards, empty: nothing; whether the tier is to be asked for more.
+
+        Raises:
+            ReadFailed: the disk has not read the log for a while.
         """
         try:
             rebuilt = self._patiently(
@@ -136,6 +148,8 @@ class RowPreparer:
                     self._store, self._log, group.raft_group, group.replica_id
                 ),
             )
+        except ReadFailed:
+            raise
         except (LogError, CheckpointError, RebuildError) as error:
             return f"rows cannot be rebuilt: {error}", False
         if rebuilt is None:
