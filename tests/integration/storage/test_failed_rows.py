@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from strata_testing.storage_node import (
     GROUP,
     TOPIC,
     NodeUnderTest,
+    batch_of,
     lease_of,
     node_under_test,
     pop_request,
@@ -204,6 +206,55 @@ async def test_a_removed_replica_is_gone_though_its_rows_cannot_be_dropped(
         assert list(GroupRows(store, GROUP).all())
         await node.app.node.retain_once()
         assert not list(GroupRows(store, GROUP).all())
+
+
+async def test_a_raft_group_whose_rows_fail_keeps_no_other_one_from_its_answer(
+    tmp_path: Path,
+) -> None:
+    """One call carries appends, and acks, of many raft groups: each is answered (rule 33)."""
+    store = FailingStore()
+    async with node_under_test(tmp_path, store=store, raft_groups=(1, 2)) as node:
+        # Whose queue is any.
+        first, second = await append_to_both(node, 1, b"a")
+        assert {first.parts[0].outcome, second.parts[0].outcome} == {pb.OUTCOME_OK}
+        requests = [pop_request(queue=-1, raft_group=raft_group) for raft_group in (1, 2)]
+        popped = [await node.rpc.pop(request, CONTEXT) for request in requests]
+        assert [len(each.messages) for each in popped] == [1, 1]
+        for engine in node.app.node.engines():
+            engine.machine.queues.forget()
+            for lease_set in engine.leading().sets.loaded():
+                engine.leading().sets.reload(lease_set)
+        store.broken_queues = (struct.pack(">I", 2),)
+        first, second = await append_to_both(node, 2, b"b")
+        assert first.parts[0].outcome == pb.OUTCOME_OK
+        assert second.refusal.outcome == pb.OUTCOME_OVERLOADED
+        assert "cannot be read" in second.refusal.reason
+        acks = pb.AckRequest(
+            groups=[
+                pb.GroupLeases(raft_group=number, leases=[lease_of(each.messages[0])])
+                for number, each in enumerate(popped, 1)
+            ]
+        )
+        answer = (await node.rpc.ack(acks, CONTEXT)).groups
+        assert list(answer[0].outcomes) == [pb.OUTCOME_OK]
+        assert answer[1].refusal.outcome == pb.OUTCOME_OVERLOADED
+        store.broken_queues = ()
+        # A refused batch is repeated as it was, and nothing of it was stored.
+        _, again = await append_to_both(node, 2, b"b")
+        assert again.parts[0].outcome == pb.OUTCOME_OK
+        assert not again.parts[0].duplicates
+        answer = (await node.rpc.ack(acks, CONTEXT)).groups
+        assert list(answer[1].outcomes) == [pb.OUTCOME_OK]
+
+
+async def append_to_both(node: NodeUnderTest, sequence: int, body: bytes) -> list[pb.GroupResult]:
+    """Append a message to each of two raft groups in one call."""
+    batches = [
+        pb.GroupBatch(raft_group=raft_group, sequence=sequence, batch=batch_of([body], queue=-1))
+        for raft_group in (1, 2)
+    ]
+    request = pb.AppendRequest(broker_boot_id=9, batches=batches)
+    return list((await node.rpc.append(request, CONTEXT)).results)
 
 
 async def test_a_reset_that_cannot_read_all_changes_nothing(tmp_path: Path) -> None:

@@ -252,6 +252,8 @@ async def test_open_transactions_are_kept_over_a_restart(tmp_path: Path) -> None
         async with Broker(node) as broker:
             await broker.after(1.1)
             await broker.checks(2)
+            rows = node.app.node.engine(GROUP).machine.rows.pending
+            await until(lambda: [row.checks for _, row in rows.scan()] == [1, 1])
         clock = node.clock
     async with node_under_test(tmp_path, clock=clock) as node:
         assert not (await end(node, names[0], COMMIT)).refusal.outcome

@@ -16,6 +16,7 @@ from strata_mq.commands.common import (
     Duplicate,
     PartResolution,
     command_kind,
+    cut_change,
     decode_append,
     decode_lease,
     decode_leases,
@@ -23,6 +24,7 @@ from strata_mq.commands.common import (
     encode_append,
     encode_lease,
     encode_leases,
+    section_bytes,
 )
 from strata_mq.commands.rare import (
     DropCommand,
@@ -310,3 +312,54 @@ def test_unknown_kinds_are_refused() -> None:
         decode_lease(bytes(10))
     with pytest.raises(CommandError):
         decode_drop(b"\x08\x01\x05\x00" + bytes(4))
+
+
+_WAITING = Lease(LeaseState.WAITING, 1, 3, 1, 9, 0, 0, 0, 0, 0, False)
+_HEAD_BYTES = len(encode_leases(0, []))
+
+
+@given(
+    puts=st.integers(0, 40),
+    deletes=st.integers(0, 40),
+    max_bytes=st.integers(0, 2_000),
+)
+def test_parts_of_a_change_are_the_whole_in_its_order(
+    puts: int, deletes: int, max_bytes: int
+) -> None:
+    """Each part but a single row keeps to the limit, and says how many bytes it takes."""
+    whole = LeaseChange(
+        3, 90, False, tuple((at, _WAITING) for at in range(puts)), tuple(range(50, 50 + deletes))
+    )
+    parts: list[LeaseChange] = []
+    rest: LeaseChange | None = whole
+    while rest is not None:
+        part, rest = cut_change(rest, max_bytes)
+        parts.append(part)
+    assert [row for part in parts for row in part.puts] == list(whole.puts)
+    assert [row for part in parts for row in part.deletes] == list(whole.deletes)
+    for part in parts:
+        size_bytes = len(encode_leases(0, [(1, 2, 3, part)])) - _HEAD_BYTES
+        assert section_bytes(part) == size_bytes
+        assert size_bytes <= max_bytes or len(part.puts) + len(part.deletes) <= 1
+        assert part[:3] == whole[:3]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        LeaseChange(0, 9, True, tuple((at, _WAITING) for at in range(9))),
+        LeaseChange(0, 9, False, (), tuple(range(9)), clear=True),
+        LeaseChange(0, 9, False, (), tuple(range(9)), forget=True),
+        LeaseChange(0, 9, False, tuple((at, _WAITING._replace(attempt=5)) for at in range(9))),
+    ],
+)
+def test_a_change_whose_parts_alone_would_be_wrong_is_not_cut(change: LeaseChange) -> None:
+    """A head passes over messages without rows; a repeated pop finds all that it took."""
+    assert cut_change(change, 100) == (change, None)
+
+
+def test_a_change_of_more_rows_than_a_section_counts_says_its_bytes() -> None:
+    """It takes several sections of one command."""
+    change = LeaseChange(0, 70_000, True, (), tuple(range(70_000)))
+    encoded = encode_leases(0, [(1, 2, 3, change)])
+    assert section_bytes(change) == len(encoded) - _HEAD_BYTES

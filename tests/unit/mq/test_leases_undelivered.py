@@ -45,6 +45,28 @@ def test_what_runs_out_after_its_broker_was_lost_was_no_attempt() -> None:
     assert attempts == [(0, 2), (1, 1), (2, 2)]
 
 
+@pytest.mark.parametrize("runs_out", [False, True])
+def test_a_lost_brokers_attempt_is_taken_back_once(*, runs_out: bool) -> None:
+    """The broker was only cut off and gives its lease back: an earlier delivery stays counted."""
+    lost: dict[int, int] = {}
+    leases = QueueLeases(head=0, lost=lost)
+    ((_, first),) = leases.take(request(broker=8), NOW_MS, 1, columns(1)).leases
+    leases.change_invisible(0, first.lease_number, 0, first.visible_at_ms, 0, NOW_MS + 1)
+    again = request(broker=BROKER, auto_renew=not runs_out)
+    ((_, second),) = leases.take(again, NOW_MS + 2, 1, ()).leases
+    lost[BROKER] = NOW_MS
+    if runs_out:
+        change, _ = leases.expire(LATER_MS + 2)
+    else:
+        change = leases.release_lost(HOLDER, lost, LATER_MS + 2)
+    assert change is not None
+    ((_, ended),) = change.puts
+    assert (ended.attempts, ended.lease_number) == (1, second.lease_number + 1)
+    assert leases.release_undelivered(0, second.lease_number, 0, LATER_MS + 3) is None
+    ((_, third),) = leases.take(request(), LATER_MS + 4, 1, ()).leases
+    assert (third.attempts, third.lease_number) == (2, second.lease_number + 2)
+
+
 def test_what_a_client_changed_was_given_to_it() -> None:
     """Its broker may be lost afterwards: the attempt counts."""
     lost: dict[int, int] = {}

@@ -15,7 +15,7 @@ from strata_mq.layout.cq_rows import CqRow, encode_cq_row
 from strata_mq.leases.queue_leases import QueueLeases, TakeRequest
 from strata_storage.base.config import EngineOptions
 from strata_storage.leading.pops.candidates import Candidates, ScanBudget
-from strata_storage.leading.pops.lease_sets import LeaseSet
+from strata_storage.leading.pops.lease_set import LeaseSet
 from strata_storage.leading.pops.matches import Matches
 from strata_storage.reads.reader import Location
 from tests.unit.storage.serving_leader import unlimited_turns

@@ -405,6 +405,56 @@ async def test_a_topic_dropped_while_its_message_is_on_its_way_is_left_alone() -
     assert leader.next_offsets() == {}
 
 
+async def test_a_damaged_message_keeps_no_other_one_of_its_batch_here() -> None:
+    """Those that can be read are sent at once; the other one is put off alone, until it can be."""
+    elsewhere = Elsewhere()
+    leader = LeaderUnderTest(PendingOptions(turn_interval_ms=0, retry_ms=1_000), elsewhere)
+    async with running(leader):
+        names = [leader.wait_for(b"m%d" % number, 1_000, queue=2) for number in range(5)]
+        seal_all(leader)
+        payloads, bad = leader.log.payloads, names[0].raft_index
+        intact = payloads[bad]
+        payloads[bad] = intact.replace(b"m0", b"XX")
+        await let_pass(leader, 1)
+        await begin(leader)
+        assert elsewhere.stored == [b"m1", b"m2", b"m3", b"m4"]
+        for _ in range(3):
+            leader.commit()
+            await let_pass(leader, 1)
+        assert len(elsewhere.calls) == 1
+        pending = list(leader.machine.rows.pending.keys())
+        assert [key.ref for key in pending] == [names[0]]
+        payloads[bad] = intact
+        leader.commit()
+        await let_pass(leader, 1)
+        assert elsewhere.stored[-1] == b"m0"
+        leader.commit()
+    assert leader.count("forwarded") == 5
+    assert len(elsewhere.stored) == 5
+
+
+async def test_a_message_that_is_not_read_again_goes_to_no_third_raft_group() -> None:
+    """It may have arrived where it was sent before: this is known on, whatever the disk does."""
+    elsewhere = Elsewhere()
+    leader = LeaderUnderTest(PendingOptions(turn_interval_ms=0, retry_ms=1_000), elsewhere)
+    async with running(leader):
+        await put_to_the_test(leader, elsewhere, arrives=True)
+        payloads = leader.log.payloads
+        (bad,) = (index for index, payload in payloads.items() if b"later" in payload)
+        intact = payloads[bad]
+        payloads[bad] = intact.replace(b"later", b"lates")
+        await let_pass(leader, 1)
+        leader.commit()
+        assert leader.timers.forwards_unanswered == 1
+        payloads[bad] = intact
+        elsewhere.is_sealed, elsewhere.owners = True, {2: ELSEWHERE + 1}
+        await let_pass(leader, 1)
+        leader.commit()
+    assert [raft_group for raft_group, *_ in elsewhere.calls] == [ELSEWHERE, ELSEWHERE]
+    assert elsewhere.stored == [b"later"]
+    assert leader.next_offsets() == {}
+
+
 async def test_forwards_are_split_to_the_size_of_a_batch() -> None:
     """Many messages of one queue go out in several appends."""
     elsewhere = Elsewhere()

@@ -21,7 +21,7 @@ from strata_storage.base.errors import Refused
 from strata_storage.base.key_index import KeyIndex
 from strata_storage.leading.pops.holders import Holders
 from strata_storage.leading.pops.lease_calls import QueueHandles
-from strata_storage.leading.pops.lease_sets import LeaseSet
+from strata_storage.leading.pops.lease_set import LeaseSet
 from strata_storage.upkeep import expiry
 from strata_storage.upkeep.instruments import Instruments
 from tests.unit.storage.serving_leader import CONSUMER_GROUP_ID, KEY, ServingLeader, lease
@@ -136,7 +136,7 @@ async def test_a_set_is_no_more_a_clients_when_its_last_lease_goes(node: Serving
     sets.reload(lease_set)
     sets.note(lease_set)
     assert sets.holders() == [CLIENT]
-    assert [each.key for each in sets.held_by(CLIENT)] == [key_of(2)]
+    assert [each and each.key for each in sets.held_by(CLIENT)] == [key_of(2)]
     sets.forget_queue(TOPIC_ID, 2)
     assert sets.holders() == []
 

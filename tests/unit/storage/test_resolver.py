@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from unittest.mock import patch
 
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.commands.pending import ResolveAction
 from strata_mq.layout.batch import PartKind
-from strata_mq.layout.pending_rows import PendingRef
+from strata_mq.layout.pending_rows import PendingKey, PendingRef
 from strata_mq.layout.rows import day_of
+from strata_state.ports import StateError
 from strata_storage.base.config import PendingOptions
 from strata_storage.base.errors import Refused
 from strata_storage.leading.pending.resolver import End, Ended, Place, Waiting
+from strata_storage.leading.pending.transactions import HalfEnd
 from tests.unit.storage.waiting_leader import (
     DEAD_LETTER_TOPIC_ID,
     GROUP,
@@ -385,3 +388,59 @@ async def test_a_drop_that_overtakes_a_commit_does_no_harm(leader: LeaderUnderTe
     leader.commit()
     await commit
     assert leader.next_offsets() == {}
+
+
+# Parts that fail --------------------------------------------------------------------------------
+
+
+async def test_a_half_that_cannot_be_read_is_refused_and_the_others_end(
+    leader: LeaderUnderTest,
+) -> None:
+    """Many ends are one call: each of them has an answer (rule 33)."""
+    names = [leader.half(b"%d" % number) for number in range(3)]
+    read = leader.resolver._read
+
+    def read_some(key: PendingKey) -> Waiting | None:
+        if key.ref == names[1]:
+            raise StateError("input/output error")
+        return read(key)
+
+    commits = (True, True, False)
+    ends = [HalfEnd(name, b"", TOPIC_ID, how) for name, how in zip(names, commits, strict=True)]
+    with patch.object(type(leader.resolver), "_read", lambda _, key: read_some(key)):
+        call = await start(leader.transactions.end_all(ends))
+        leader.commit()
+        committed, refused, rolled_back = await call
+    assert isinstance(refused, Refused)
+    assert refused.outcome == pb.OUTCOME_OVERLOADED
+    assert "cannot be read" in refused.reason
+    assert (committed, rolled_back) == ((TOPIC_ID, 0, 0), None)
+    assert isinstance(leader.resolver.find(names[1]), Waiting)
+    assert leader.next_offsets() == {0: 1}
+
+
+async def test_a_queue_that_cannot_be_read_keeps_no_other_end_from_its_entry(
+    leader: LeaderUnderTest,
+) -> None:
+    """Decisions of one turn share an entry; one that gets no offset is refused alone."""
+    names = [
+        leader.wait_for(b"%d" % queue, 6_000, PartKind.HALF, queue=queue) for queue in range(3)
+    ]
+    next_offset = leader.appender.next_offset
+
+    def offset_of(topic_id: int, queue: int) -> int:
+        if queue == 1:
+            raise StateError("input/output error")
+        return next_offset(topic_id, queue)
+
+    ends = [HalfEnd(name, b"", TOPIC_ID, True) for name in names]
+    with patch.object(type(leader.appender), "next_offset", lambda _, *key: offset_of(*key)):
+        call = await start(leader.transactions.end_all(ends))
+        leader.commit()
+        first, refused, last = await call
+    assert isinstance(refused, Refused)
+    assert refused.outcome == pb.OUTCOME_OVERLOADED
+    assert (first, last) == ((TOPIC_ID, 0, 0), (TOPIC_ID, 2, 0))
+    again = await start(leader.transactions.end_all(ends))
+    leader.commit()
+    assert await again == [(TOPIC_ID, queue, 0) for queue in range(3)]

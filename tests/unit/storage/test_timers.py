@@ -387,6 +387,7 @@ async def test_a_half_is_checked_at_its_times_and_then_exhausted() -> None:
             leader.commit()
             await turns()
             got += await producer.take()
+            leader.commit()
             producer.report(TOPIC_ID)
         waiting = leader.resolver.find(half)
     assert got == [
@@ -465,14 +466,19 @@ async def test_checks_in_flight_are_limited() -> None:
             leader.half(b"%d" % number)
         await let_pass(leader, 6)
         items = proposed(leader)
-        assert [item.checks for item in items] == [1, 1, 0]
+        assert [item.checks for item in items] == [0, 0, 0]
         assert items[2].offset_or_due == leader.now_ms() + 100
         leader.commit()
         await turns()
+        assert [item.checks for item in proposed(leader)] == [1, 1]
         await let_pass(leader, 0.1)
         leader.commit()
         await turns()
         assert len(await producer.take()) == 3
+        leader.commit()
+        rows = leader.machine.rows.pending
+        found = [rows.get(key) for key in list(rows.keys())]
+        assert [row and row.checks for row in found] == [1, 1, 1]
 
 
 async def test_a_message_that_is_given_back_wakes_the_timer() -> None:

@@ -9,12 +9,14 @@ from strata_mq.commands.common import (
     LeasesSection,
     PartResolution,
     command_kind,
+    cut_change,
     decode_append,
     decode_lease,
     decode_leases,
     decode_resolution,
     encode_append,
     encode_leases,
+    section_bytes,
 )
 from strata_mq.commands.lite import LiteChange, decode_lite_topics, encode_lite_topics
 from strata_mq.commands.pending import (
@@ -109,6 +111,7 @@ __all__ = [
     "TrimCommand",
     "TrimmedQueue",
     "command_kind",
+    "cut_change",
     "decode_append",
     "decode_dead_letter",
     "decode_drop",
@@ -148,4 +151,5 @@ __all__ = [
     "encode_tier_pause",
     "encode_trim",
     "reschedule",
+    "section_bytes",
 ]

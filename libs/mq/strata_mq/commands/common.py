@@ -253,6 +253,37 @@ def encode_leases(
     return b"".join(pieces)
 
 
+def section_bytes(change: LeaseChange) -> int:
+    """Return how many bytes a change takes in a LEASES command."""
+    puts, deletes = len(change.puts), len(change.deletes)
+    sections = max(1, -(-max(puts, deletes) // _COUNT_MAX))
+    return sections * _SECTION.size + puts * _PUT_BYTES + deletes * _OFFSET_BYTES
+
+
+def cut_change(change: LeaseChange, max_bytes: int) -> tuple[LeaseChange, LeaseChange | None]:
+    """Cut a change in two for two commands, one after the other: (first, rest).
+
+    The first part takes at most `max_bytes` in its command, and has one row at least. The log may
+    end between the two, so some changes are never cut: the head would pass over messages whose rows
+    are in the rest, and a repeat of a pop would find a part of its messages.
+
+    Returns:
+        The whole change and None if it fits, or cannot be cut.
+    """
+    if section_bytes(change) <= max_bytes or not _may_be_cut(change):
+        return change, None
+    room = max_bytes - _SECTION.size
+    if change.puts:
+        count = max(1, room // _PUT_BYTES)
+        first = change._replace(puts=change.puts[:count], deletes=())
+        rest = change._replace(puts=change.puts[count:])
+    else:
+        count = max(1, room // _OFFSET_BYTES)
+        first = change._replace(deletes=change.deletes[:count])
+        rest = change._replace(deletes=change.deletes[count:])
+    return first, rest if rest.puts or rest.deletes else None
+
+
 def decode_leases(payload: bytes, at: int = 0) -> tuple[int, Sequence[LeasesSection]]:
     """Return group time and sections of the LEASES command that starts at byte `at`.
 
@@ -351,6 +382,13 @@ def _decode_duplicate(resolution: bytes, at: int) -> tuple[Duplicate, int]:
     (pending_ordinal,) = _DUPLICATE_ORDINAL.unpack_from(resolution, at)
     pending = PendingRef(offset, pending_ordinal)
     return Duplicate(ordinal, 0, 0, pending), at + _DUPLICATE_ORDINAL.size
+
+
+def _may_be_cut(change: LeaseChange) -> bool:
+    """Whether the parts of a change may be committed one by one."""
+    if change.head_changed or change.clear or change.forget:
+        return False
+    return not any(lease.attempt for _, lease in change.puts)
 
 
 def _split(change: LeaseChange) -> Sequence[LeaseChange]:

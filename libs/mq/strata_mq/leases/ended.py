@@ -83,7 +83,9 @@ class EndingLeases(QueueLeaseRows):
 
         Their holder lives and does not know of them, so nobody else would ever end them. Whether
         one was delivered is unknown: a message that nobody was given must not become a dead letter
-        for it, so the attempt does not count (rule 36). At most max_changes at once.
+        for it, so the attempt does not count (rule 36). The lease number rises with that: a broker
+        that was only cut off may give the lease back later, and takes no second attempt back. At
+        most max_changes at once.
 
         Args:
             holder: client.
@@ -99,7 +101,7 @@ class EndingLeases(QueueLeaseRows):
         ]
         return self._puts_change(
             {
-                offset: self._make_visible(offset, rows[offset].not_counted(), now_ms)
+                offset: self._end_undelivered(offset, rows[offset], now_ms)
                 for offset in sorted(offsets)[: self._max_changes]
             }
         )
@@ -130,5 +132,10 @@ class EndingLeases(QueueLeaseRows):
             for offset in due:
                 lease = rows[offset]
                 if lost and lease.taken_at_ms >= lost.get(lease.broker, now_ms + 1):
-                    lease = lease.not_counted()
-                puts[offset] = self._make_visible(offset, lease, now_ms)
+                    puts[offset] = self._end_undelivered(offset, lease, now_ms)
+                else:
+                    puts[offset] = self._make_visible(offset, lease, now_ms)
+
+    def _end_undelivered(self, offset: int, lease: Lease, now_ms: int) -> Lease:
+        """Make a message visible of which the last attempt does not count."""
+        return self._make_visible(offset, lease.not_counted(), now_ms, lease.lease_number + 1)

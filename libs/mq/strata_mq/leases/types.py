@@ -27,7 +27,8 @@ class Lease(NamedTuple):
     # Deliveries so far; at `max_attempts` (0: no limit) the message is not delivered again.
     attempts: int
     max_attempts: int
-    # Rises with every delivery and every change of the visible time: names one receipt handle.
+    # Rises with every delivery, every change of the visible time and every attempt that is taken
+    # back: names one receipt handle.
     lease_number: int
     dead_letter_topic_id: int
     # Group time; 0 for an auto-renewed lease.
@@ -72,7 +73,10 @@ class Lease(NamedTuple):
         )
 
     def not_counted(self) -> Lease:
-        """Return the lease as if its last delivery had not been."""
+        """Return the lease as if its last delivery had not been.
+
+        Its number is to rise with that, so that nobody takes the attempt back once more.
+        """
         return self._replace(attempts=max(self.attempts - 1, 0))
 
 

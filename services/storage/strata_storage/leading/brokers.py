@@ -4,11 +4,15 @@ An auto-renewed lease lives as long as its client (rule 25). A broker that dies 
 its answer leaves leases behind that their holder does not know of: they must be released although
 the client lives. Messages that the broker took long before were delivered; releasing them as well
 would deliver them twice. Invariant: a broker that came back is not lost.
+
+A broker that was not heard of since this node started may have died with the node, or before it:
+what a new leader does about its leases is in `takeovers`.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from strata_mq.leases import broker_mark
@@ -45,6 +49,9 @@ class Brokers:
         goodbye_s: the same for a broker that says when it stops.
         remembered_s: for this long after it left.
         max_remembered: brokers that left lately.
+
+    Attributes:
+        remembered_s: as given.
     """
 
     def __init__(
@@ -61,15 +68,34 @@ class Brokers:
         self._absence_s = absence_s
         self._answer_s = answer_s
         self._goodbye_s = goodbye_s
-        self._remembered_s = remembered_s
+        self.remembered_s = remembered_s
         self._max_remembered = max_remembered
         # Boot id -> its streams; one that is opened anew may overlap the old one.
         self._streams: dict[int, int] = {}
         # By boot id.
         self._left: OrderedDict[int, _Left] = OrderedDict()
+        # Marks of all brokers that this node ever heard of; there are 65,536 at most.
+        self._heard: set[int] = set()
+
+    @property
+    def settled_s(self) -> float:
+        """Return the time after a take by which its answer arrived, or the broker's loss is known.
+
+        A leader that lives for so long has released the lease if nobody was given the message.
+        """
+        return self._answer_s + 2 * self._absence_s
+
+    def heard(self, boot_id: int) -> None:
+        """Take in that a broker lives: it sees itself to answers that are lost."""
+        self._heard.add(broker_mark(boot_id))
+
+    def unheard(self, marks: Iterable[int]) -> list[int]:
+        """Return the marks of brokers, of those given, that this node has not heard of."""
+        return [mark for mark in marks if mark and mark not in self._heard]
 
     def watches(self, boot_id: int) -> None:
         """A broker opened a stream."""
+        self.heard(boot_id)
         self._streams[boot_id] = self._streams.get(boot_id, 0) + 1
         self._left.pop(boot_id, None)
 
@@ -90,7 +116,7 @@ class Brokers:
         """Return the brokers that were lost lately; forget those of long ago."""
         while self._left:
             boot_id, left = next(iter(self._left.items()))
-            if self._absent_s(left, now_s) < self._remembered_s:
+            if self._absent_s(left, now_s) < self.remembered_s:
                 break
             del self._left[boot_id]
         return [

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.commands import DropKind
+from strata_mq.commands import DropKind, encode_leases
 from strata_mq.layout import PartKind, PendingKey
-from strata_mq.leases import Lease, LeaseChange
+from strata_mq.leases import Lease
 from strata_runtime.clock import Clock
 from strata_runtime.turns import Turns
 from strata_state.ports import StateError
@@ -23,17 +23,22 @@ from strata_storage.leading.pops.dead_letters import DeadLetterMover, Exhausted
 from strata_storage.leading.pops.group_interests import GroupInterests
 from strata_storage.leading.pops.holders import Holders
 from strata_storage.leading.pops.lease_calls import LeaseCalls
-from strata_storage.leading.pops.lease_sets import LeaseSet, LeaseSets, Section
+from strata_storage.leading.pops.lease_sets import LeaseSets
 from strata_storage.leading.pops.pop import GroupPopper
+from strata_storage.leading.pops.releases import Releases
 from strata_storage.leading.pops.term_leases import TermLeases
 from strata_storage.leading.pops.waiters import Waiters
 from strata_storage.leading.proposer import LeaderReplica, Proposer
 from strata_storage.leading.rehash import Rehashes
+from strata_storage.leading.takeovers import Takeover
 from strata_storage.leading.trims import Trims
 from strata_storage.reads.offsets import Offsets
 from strata_storage.reads.reader import LogReaders
 from strata_storage.rows.arrivals import Arrivals
 from strata_storage.rows.machine import GroupMachine
+
+# Leases that expire in one turn of the timer, or are read for it, and those of one set more.
+_EXPIRED_PER_TURN = 4_096
 
 
 class GroupLeader:
@@ -47,6 +52,7 @@ class GroupLeader:
         arrivals: fetches that wait.
         pending: messages that wait.
         client_names: who takes messages, kept for traces.
+        takeover: takes around the end of a leader.
         sets: leases in memory.
         trims: what deletes messages.
         pin_sweep: where it is in looking for pins that may go.
@@ -70,16 +76,21 @@ class GroupLeader:
         self.term = term
         self.ready = False
         self._machine = machine
-        self._clock = clock
         self._options = options
-        self._since_s = clock.monotonic_s()
-        self._stalled_before_s: float | None = None  # not asked yet
         self.proposer = Proposer(replica, clock, machine.state.group_time_ms)
         self.waiters = Waiters(
             options.max_waiters, options.max_waiter_bytes, GroupInterests(machine.raft_group)
         )
         self.arrivals = Arrivals(options.max_waiters, options.max_waiter_bytes)
         self.sets = LeaseSets(machine, self.proposer, options.lease_sets_max, wake=self._wake)
+        self.takeover = Takeover(machine.state.group_time_ms, clock.monotonic_s())
+        self._releases = Releases(
+            self.sets,
+            self.proposer,
+            clock,
+            takeover=self.takeover,
+            grace_s=options.holder_grace_s,
+        )
         self.trims = Trims(machine, self.proposer, options.trim_queues_max)
         self.pin_sweep = PinSweep(options.dedupe.window_ms)
         self.oldest = OldestKept()
@@ -176,16 +187,20 @@ class GroupLeader:
         try:
             for count, (key, lease) in enumerate(self._unseen, 1):
                 self.sets.note_row(key, lease)
+                self.takeover.seen(lease)
                 if count == limit:
                     return False
         except StateError:
             self._unseen = self._machine.rows.leases.all()
             raise
         self._unseen = None
+        self.takeover.seen_all()
         return True
 
     def expire(self) -> list[Exhausted]:
-        """Make leases visible whose time is up; return what is due for the dead-letter topic.
+        """Make leases visible whose time is up; return messages due for the dead-letter topic.
+
+        The rest of many leases is left for the next turn.
 
         Raises:
             Refused: not now; it is tried again.
@@ -193,100 +208,47 @@ class GroupLeader:
         self.sets.check_open()
         now_ms = self.proposer.now_ms()
         exhausted: list[Exhausted] = []
-        sections: list[Section] = []
-        for lease_set in self.sets.due(now_ms, self._options.expire_batch):
+        rows = 0
+        for lease_set in self.sets.due(now_ms, self._options.expire_batch, _EXPIRED_PER_TURN):
+            if rows >= _EXPIRED_PER_TURN:
+                self.sets.revisit(lease_set, now_ms)
+                continue
             change, used_up = lease_set.leases.expire(now_ms)
             if change is not None:
-                sections.append((lease_set, change))
+                self.sets.keep(lease_set, change)
+                rows += len(change.puts)
             exhausted.extend((lease_set, offset, lease) for offset, lease in used_up)
             self.sets.note(lease_set)
-        if sections:
-            try:
-                self.sets.propose(sections)
-            except Refused:
-                # Nobody waits for it, it is kept; what is used up is to be listed again.
-                for lease_set, _, _ in exhausted:
-                    self.sets.revisit(lease_set, now_ms)
-                raise
+        try:
+            self.sets.flush_kept()
+        except Refused:
+            # Nobody waits for it, it is kept; used-up messages are to be listed again.
+            for lease_set, _, _ in exhausted:
+                self.sets.revisit(lease_set, now_ms)
+            raise
         return exhausted
 
     def release(self, holders: Holders) -> int:
-        """Release the auto-renewed leases of clients that are gone (rule 25); return how many.
-
-        Also learns which brokers are lost: `release_lost` sees to what they took last.
+        """Release the auto-renewed leases of clients that are gone (rule 25); see `Releases`.
 
         Raises:
             Refused: not now; it is tried again.
         """
-        now_s, now_ms = self._clock.monotonic_s(), self.proposer.now_ms()
-        if self._stalled_before_s is None:
-            self._stalled_before_s = holders.stalled_s
-        # Brokers cannot report to a node that stands still: it waits for so much longer.
-        stalled_s = holders.stalled_s - self._stalled_before_s
-        settled = now_s - self._since_s - stalled_s >= self._options.holder_grace_s
-        self.sets.lose(
-            {
-                broker: now_ms - int((now_s - broker.delivered_until_s) * 1_000)
-                for broker in holders.brokers.lost(now_s)
-            }
-        )
-        lost = self.sets.lost.since_ms
-        self.sets.check_open()
-        released = 0
-        for holder in self.sets.holders():
-            if not holders.is_dead(holder, now_s, silent_too=settled):
-                continue
-            settled_s = holders.settled_s(holder, now_s)
-            before_ms = None
-            if settled_s < now_s:
-                before_ms = now_ms - int((now_s - settled_s) * 1_000)
-            for lease_set in self.sets.held_by(holder):
-                leases = lease_set.leases
-                changes = (
-                    leases.release_lost(holder, lost, now_ms),
-                    leases.release_holder(holder, now_ms, before_ms),
-                )
-                released += self._keep(lease_set, changes)
-        # Nobody waits for it; what is refused is kept and goes with the next entry.
-        self.sets.flush_kept()
+        released = self._releases.release(holders)
+        now_ms, stamp_ms = self.proposer.now_ms(), self._machine.state.group_time_ms
+        if self.takeover.wants_stamp(holders.brokers, now_ms, stamp_ms):
+            if self.sets.holders():
+                self.proposer.propose((encode_leases(now_ms, []),))
+            self.takeover.stamped()
         return released
 
     def release_lost(self, limit: int) -> int:
-        """Release leases that lost brokers may not have delivered (rule 36); return how many.
-
-        Their holders live and do not know of them. Searches sets until these and their leases are
-        `limit`; `sets.lost` says whether more wait.
+        """Go on with `release`, then see to leases of lost brokers (rule 36); see `Releases`.
 
         Raises:
             Refused: not now; it is tried again.
         """
-        self.sets.check_open()
-        now_ms, lost = self.proposer.now_ms(), self.sets.lost
-        released = seen = 0
-        while seen < limit and lost:
-            seen += 1
-            lease_set = self.sets.next_of_lost()
-            if lease_set is None:
-                continue
-            leases = lease_set.leases
-            seen += leases.in_flight + leases.waiting
-            count = self._keep(
-                lease_set,
-                [leases.release_lost(holder, lost.since_ms, now_ms) for holder in leases.holders()],
-            )
-            if count:
-                # There may be more of a holder than fit into a change.
-                lost.put_off(lease_set.key)
-            released += count
-        self.sets.flush_kept()
-        return released
-
-    def _keep(self, lease_set: LeaseSet, changes: Sequence[LeaseChange | None]) -> int:
-        """Keep changes of a set to be proposed, as soon as they are made; return their leases."""
-        found = [change for change in changes if change is not None]
-        for change in found:
-            self.sets.keep(lease_set, change)
-        return sum(len(change.puts) for change in found)
+        return self._releases.release_lost(limit)
 
     def _wake(self, key: ConsumerKey) -> None:
         consumer_group_id, topic_id, queue = key

@@ -42,6 +42,7 @@ from strata_storage.leading.pops.levels import LevelRange
 from strata_storage.leading.pops.pop_calls import PopCall
 from strata_storage.leading.pops.running import RunningPops
 from strata_storage.rows.stragglers import wait_for_most
+from strata_storage.servicers.parts import PART_ERRORS, refusal_of
 from strata_storage.servicers.reads import ReadServicer
 from strata_storage.servicers.window_meter import WindowMeter
 from strata_storage.upkeep.instruments import Instruments
@@ -104,8 +105,8 @@ class StorageServicer(ReadServicer):
     async def append(self, request: pb.AppendRequest, context: CallContext) -> pb.AppendResponse:
         """Append batches of many raft groups; all are proposed before any is waited for.
 
-        A raft group that commits slowly is answered OUTCOME_TIMEOUT while others are done: the
-        broker asks again.
+        A raft group that commits slowly is answered OUTCOME_TIMEOUT while others are done, one
+        whose rows cannot be read OUTCOME_OVERLOADED: the broker asks again.
         """
         boot_id = request.broker_boot_id
         began_s = self._clock.monotonic_s()
@@ -127,24 +128,23 @@ class StorageServicer(ReadServicer):
                         may_repeat=group_batch.may_repeat,
                     )
                 )
-            except Refused as refused:
-                submitted.append(refused)
+            except PART_ERRORS as error:
+                submitted.append(refusal_of(error))
         await self._commit_most(submitted, context.timeout_s)
         response = pb.AppendResponse()
         for group_batch, outcome in zip(request.batches, submitted, strict=True):
-            result = response.results.add(raft_group=group_batch.raft_group)
+            raft_group = group_batch.raft_group
+            result = response.results.add(raft_group=raft_group)
             try:
                 if isinstance(outcome, Refused):
                     raise outcome
                 if group_batch.may_repeat and outcome.future is None:
                     # It tells what it has of a queue that it lost.
-                    raft_group = group_batch.raft_group
                     await self._engines.engine(raft_group).confirm(leaders[raft_group])
-                commit = self._commit_span(span, group_batch.raft_group)
-                with inside(commit):
+                with inside(self._commit_span(span, raft_group)):
                     raft_index = await outcome.wait()
-            except Refused as refused:
-                self._refusals.refuse(result, refused)
+            except PART_ERRORS as error:
+                self._refusals.refuse(result, refusal_of(error))
                 continue
             result.store_time_ms = outcome.store_time_ms
             for number, part in enumerate(outcome.parts):
@@ -211,6 +211,8 @@ class StorageServicer(ReadServicer):
         else:
             response.told_later, response.unfinished = answer.told_later, answer.unfinished
             response.ready_levels = answer.ready_levels
+        if delivered and call.take.auto_renew:
+            leader.takeover.took(leader.proposer.now_ms())
         self._instruments.popped.add(len(delivered))
         add_leased(response, delivered, places_only=call.places_only)
         if call.places_only:
@@ -239,8 +241,8 @@ class StorageServicer(ReadServicer):
                 leases = self._engines.engine(group.raft_group).leading().leases
                 valid, future = leases.ack(handles_by_queue(group.leases), repeated=group.repeated)
                 decided.append((leases, valid, future))
-            except Refused as refused:
-                decided.append(refused)
+            except PART_ERRORS as error:
+                decided.append(refusal_of(error))
         response = pb.AckResponse()
         for group, decision in zip(request.groups, decided, strict=True):
             result = response.groups.add(raft_group=group.raft_group)
@@ -249,8 +251,8 @@ class StorageServicer(ReadServicer):
                     raise decision
                 leases, valid, future = decision
                 await leases.settle(future)
-            except Refused as refused:
-                self._refusals.refuse(result, refused)
+            except PART_ERRORS as error:
+                self._refusals.refuse(result, refusal_of(error))
                 continue
             result.outcomes.extend(
                 pb.OUTCOME_OK if one else pb.OUTCOME_INVALID_HANDLE for one in valid
@@ -300,6 +302,7 @@ class StorageServicer(ReadServicer):
     ) -> pb.ReportClientsResponse:
         """Take in which clients a broker holds (rule 25)."""
         boot_id, now_s = request.broker_boot_id, self._clock.monotonic_s()
+        self._holders.brokers.heard(boot_id)
         want_full = self._holders.report(
             boot_id, request.live, request.gone, request.silent, now_s, full=request.full
         )
@@ -438,10 +441,8 @@ class StorageServicer(ReadServicer):
 
     async def drop(self, request: pb.DropRequest, context: CallContext) -> pb.DropResponse:
         """Drop a topic or consumer group."""
-        response = pb.DropResponse()
-        engine = self._engines.engine(request.raft_group)
-        await engine.drop(*dropped(request))
-        return response
+        await self._engines.engine(request.raft_group).drop(*dropped(request))
+        return pb.DropResponse()
 
     async def get_status(
         self, request: pb.GetStatusRequest, context: CallContext
@@ -460,9 +461,8 @@ class StorageServicer(ReadServicer):
         self, request: pb.TransferLeadershipRequest, context: CallContext
     ) -> pb.TransferLeadershipResponse:
         """Hand a raft group's leadership to another voter."""
-        response = pb.TransferLeadershipResponse()
         await self._engines.transfer(request.raft_group, request.target_replica_id)
-        return response
+        return pb.TransferLeadershipResponse()
 
     async def watch(
         self, request: pb.WatchRequest, context: CallContext

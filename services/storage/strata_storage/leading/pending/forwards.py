@@ -198,33 +198,58 @@ class Forwards:
     # Performing ---------------------------------------------------------------------------------
 
     async def perform(self, batch: Sequence[Forward]) -> None:
-        """Bring messages of one queue to its raft group; decide what follows from it."""
-        assert self._forwarder is not None, "nothing is planned without a forwarder"
+        """Bring messages of one queue to its raft group; decide what follows from it.
+
+        A message that cannot be read is put off, and keeps no other one from being sent (rule 33).
+        """
         try:
-            messages = [await self._read(forward.waiting) for forward in batch]
-            for raft_group, key, waiting in batch:
-                self._sent[waiting.key.ref] = (raft_group, key)
-            places = await self._forwarder.forward(batch[0].raft_group, batch[0].key, messages)
-        except (ForwardFailed, Refused, StateError) as error:
-            self._logger.info(
-                "forward waits",
-                raft_group=self._machine.raft_group,
-                to=batch[0].raft_group,
-                reason=str(error),
-            )
-            self._forwards_total.add(len(batch), {"result": "failed"})
-            self._settle(batch, [None] * len(batch))
-        else:
-            arrived = sum(place is not None for place in places)
-            self._forwards_total.add(arrived, {"result": "ok"})
-            self._forwards_total.add(len(batch) - arrived, {"result": "failed"})
-            for forward, place in zip(batch, places, strict=True):
-                if place is None:
-                    # It may go elsewhere.
-                    self.ended(forward.waiting.key.ref)
-            self._settle(batch, places)
+            read: list[Forward] = []
+            unread: list[Forward] = []
+            messages: list[OutgoingMessage] = []
+            for forward in batch:
+                message = await self._try_read(forward)
+                if message is None:
+                    unread.append(forward)
+                else:
+                    read.append(forward)
+                    messages.append(message)
+            if unread:
+                self._put_off(unread)
+            if read:
+                await self._send(read, messages)
         finally:
             self._in_flight -= len(batch)
+
+    async def _send(self, batch: Sequence[Forward], messages: Sequence[OutgoingMessage]) -> None:
+        assert self._forwarder is not None, "nothing is planned without a forwarder"
+        for raft_group, key, waiting in batch:
+            self._sent[waiting.key.ref] = (raft_group, key)
+        try:
+            places = await self._forwarder.forward(batch[0].raft_group, batch[0].key, messages)
+        except (ForwardFailed, Refused, StateError) as error:
+            self._tell_of(batch[0], error)
+            self._put_off(batch)
+            return
+        arrived = sum(place is not None for place in places)
+        self._forwards_total.add(arrived, {"result": "ok"})
+        self._forwards_total.add(len(batch) - arrived, {"result": "failed"})
+        for forward, place in zip(batch, places, strict=True):
+            if place is None:
+                # It may go elsewhere.
+                self.ended(forward.waiting.key.ref)
+        self._settle(batch, places)
+
+    def _put_off(self, batch: Sequence[Forward]) -> None:
+        self._forwards_total.add(len(batch), {"result": "failed"})
+        self._settle(batch, [None] * len(batch))
+
+    def _tell_of(self, forward: Forward, error: Exception) -> None:
+        self._logger.info(
+            "forward waits",
+            raft_group=self._machine.raft_group,
+            to=forward.raft_group,
+            reason=str(error),
+        )
 
     def _settle(self, batch: Sequence[Forward], places: Sequence[Place | None]) -> None:
         for forward, place in zip(batch, places, strict=True):
@@ -239,6 +264,14 @@ class Forwards:
                     self._resolver.discard(waiting, End.FORWARDED)
             except (Refused, StateError):
                 self.on_returned(forward.waiting.key)
+
+    async def _try_read(self, forward: Forward) -> OutgoingMessage | None:
+        """Read a message; None: it cannot be read now."""
+        try:
+            return await self._read(forward.waiting)
+        except (Refused, StateError) as error:
+            self._tell_of(forward, error)
+            return None
 
     async def _read(self, waiting: Waiting) -> OutgoingMessage:
         """Read a message with its columns.

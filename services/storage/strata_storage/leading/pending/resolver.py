@@ -347,13 +347,7 @@ class Resolver:
         round_, self._open = self._open, None
         if round_ is None:
             return
-        try:
-            self._place_all(round_)
-        except StateError as error:
-            # Nothing of the round was proposed; what is due is decided about again.
-            reason = f"rows of queues cannot be read: {error}"
-            self._undo(round_.decisions, Refused(pb.OUTCOME_OVERLOADED, reason))
-            round_.decisions = []
+        self._place_all(round_)
         if not round_.decisions:
             round_.done.set_result(0)
             return
@@ -373,32 +367,38 @@ class Resolver:
         entry.add_done_callback(lambda entry: _pass_on(entry, round_.done))
 
     def _place_all(self, round_: _Round) -> None:
-        """Give offsets; what finds no open queue any more is undone."""
-        closed: list[Decision] = []
+        """Give offsets; undo each decision for which that is not possible now.
+
+        It may find no open queue any more, or rows that cannot be read: the others are proposed.
+        """
+        undone: list[tuple[Decision, str]] = []
         previous: Decision | None = None
         run = 0
         for decision in round_.decisions:
             target = decision.target
             if target is None:
                 continue
-            if previous is not None and run < _RUN_MAX and _lies_behind(previous, decision):
-                queue, run = _placed(previous).queue, run + 1
-            else:
-                chosen = self._choose(target)
+            goes_along = (
+                previous is not None and run < _RUN_MAX and _lies_behind(previous, decision)
+            )
+            try:
+                chosen = _placed(previous).queue if goes_along else self._choose(target)
                 if chosen is None:
-                    closed.append(decision)
+                    undone.append((decision, "the topic's queues are being moved away"))
                     continue
-                queue, run = chosen, 1
-            key = (target.topic_id, queue)
-            given = round_.reserved.get(key, 0)
-            offset = self._appender.next_offset(*key) + given
+                key = (target.topic_id, chosen)
+                given = round_.reserved.get(key, 0)
+                offset = self._appender.next_offset(*key) + given
+            except StateError as error:
+                undone.append((decision, f"rows of queues cannot be read: {error}"))
+                continue
+            run = run + 1 if goes_along else 1
             round_.reserved[key] = given + 1
             decision.place = Place(*key, offset)
             previous = decision
-        if closed:
-            self._undo(
-                closed, Refused(pb.OUTCOME_OVERLOADED, "the topic's queues are being moved away")
-            )
+        for decision, reason in undone:
+            self._undo([decision], Refused(pb.OUTCOME_OVERLOADED, reason))
+        if undone:
             round_.decisions = [each for each in round_.decisions if each.refusal is None]
 
     def _choose(self, target: Target) -> int | None:
@@ -430,8 +430,8 @@ class Resolver:
             self.on_undone(decision)
 
 
-def _placed(decision: Decision) -> Place:
-    assert decision.place is not None, "it was placed before"
+def _placed(decision: Decision | None) -> Place:
+    assert decision is not None and decision.place is not None, "it was placed before"
     return decision.place
 
 

@@ -5,6 +5,9 @@ that nobody ends is looked at when it is due: a producer of its topic, wherever 
 asked, so often and in such intervals as the options say. After that any broker is told that the
 checks are used up, so that it names the dead-letter topic and gives the message up.
 
+A half is put off before its check is sent; the check counts once a broker has it. So a half is
+given up only after it was checked so often: if the leader ends in between, it is checked once more.
+
 How a half ended that took no offset here (rolled back, or forwarded to another raft group) is kept
 for a day at least, so that a repeat is told the same under whichever leader.
 """
@@ -12,6 +15,7 @@ for a day at least, so that a repeat is told the same under whichever leader.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from strata.storage.v1 import storage_pb2 as pb
@@ -44,7 +48,7 @@ class Check(NamedTuple):
     """A check that was decided.
 
     Attributes:
-        decision: puts the half off until the next one.
+        decision: puts the half off until the next one; does not count this one.
         number: of the check, from 1.
         exhausted: there will be no other.
         is_guess: whether no broker knows a producer of the topic.
@@ -167,7 +171,8 @@ class GroupTransactions:
         """End halves; those that still wait are decided in one turn, so they share an entry.
 
         Returns:
-            For each, where it is (None: rolled back), or what `commit` or `roll_back` raised.
+            For each, where it is (None: rolled back), or what `commit` or `roll_back` raised;
+            OUTCOME_OVERLOADED for one whose rows cannot be read.
         """
         begun = [self._begin(half) for half in halves]
         return [
@@ -188,6 +193,8 @@ class GroupTransactions:
             return self._resolver.discard(found, End.ROLLED_BACK)
         except Refused as refused:
             return refused
+        except StateError as error:
+            return _unreadable(error)
 
     async def _finish(
         self, half: HalfEnd, begun: Decision | PendingRef | Place
@@ -202,6 +209,8 @@ class GroupTransactions:
             return begun.place or (Place(half.topic_id, 0, 0) if half.is_commit else None)
         except Refused as refused:
             return refused
+        except StateError as error:
+            return _unreadable(error)
 
     def _find(self, name: PendingRef | Place) -> Waiting | Decision | Ended | None:
         return Ended(name) if isinstance(name, Place) else self._resolver.find(name)
@@ -244,9 +253,9 @@ class GroupTransactions:
         if self.checks_in_flight >= options.checks_in_flight_max:
             next_ms = now_ms + options.retry_ms
         elif self._routes.candidates(topic_id, self._clock.monotonic_s()):
-            number = row.checks if exhausted else row.checks + 1
-            decision = self._resolver.reschedule(waiting, now_ms + interval_ms, number)
+            decision = self._resolver.reschedule(waiting, now_ms + interval_ms, row.checks)
             self.checks_in_flight += 1
+            number = row.checks if exhausted else row.checks + 1
             return Check(decision, number, exhausted)
         else:
             next_ms = self._uncheckable.next(now_ms, interval_ms)
@@ -260,7 +269,7 @@ class GroupTransactions:
         return None
 
     async def send(self, checks: Sequence[Check]) -> None:
-        """Give checks to brokers; one that finds none any more is lost, the next one follows."""
+        """Give checks to brokers, and count those that one took; others follow in an interval."""
         try:
             held = [check for check in checks if await _holds(check.decision)]
             if held:
@@ -282,6 +291,16 @@ class GroupTransactions:
         for check, half, message in zip(checks, halves, messages, strict=True):
             result = "unreadable" if message is None else self._send_one(check, half, message)
             self._checks_total.add(1, {"result": result})
+            if result == "sent" and not check.is_guess:
+                self._count(check)
+
+    def _count(self, check: Check) -> None:
+        """Count a check that a broker has, unless the half ended or changed meanwhile."""
+        # Else the half is checked once more.
+        with suppress(Refused, StateError):
+            waiting = self._resolver.find(check.decision.before.key.ref)
+            if isinstance(waiting, Waiting) and waiting.row.checks == check.number - 1:
+                self._resolver.reschedule(waiting, waiting.key.due_ms, check.number)
 
     def _send_one(self, check: Check, half: Waiting, message: bytes) -> str:
         key, row = half
@@ -320,3 +339,8 @@ async def _holds(decision: Decision) -> bool:
 
 def _invalid(reason: str) -> Refused:
     return Refused(pb.OUTCOME_INVALID_HANDLE, reason)
+
+
+def _unreadable(error: StateError) -> Refused:
+    """Return the refusal of a half whose rows may be read later (rule 40)."""
+    return Refused(pb.OUTCOME_OVERLOADED, f"rows cannot be read: {error}")

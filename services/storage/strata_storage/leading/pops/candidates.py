@@ -19,7 +19,7 @@ from strata_mq.leases import Columns
 from strata_runtime.turns import Turns
 from strata_state.rows import ConsumerKey
 from strata_storage.base.config import EngineOptions
-from strata_storage.leading.pops.lease_sets import LeaseSet
+from strata_storage.leading.pops.lease_set import LeaseSet
 from strata_storage.leading.pops.matches import Matches
 from strata_storage.reads.reader import Location, MessageReader
 from strata_storage.rows.consume_queues import Run

@@ -26,7 +26,8 @@ from strata_state.ports import StateError
 from strata_storage.base.errors import Refused
 from strata_storage.leading.appends.append import GroupAppender
 from strata_storage.leading.pops.lease_calls import LeaseRef, invalid_handle
-from strata_storage.leading.pops.lease_sets import LeaseSet, LeaseSets
+from strata_storage.leading.pops.lease_set import LeaseSet
+from strata_storage.leading.pops.lease_sets import LeaseSets
 from strata_storage.leading.proposer import Proposer, committed
 from strata_storage.reads.reader import Location, MessageReader
 from strata_storage.rows.append_rows import find_append

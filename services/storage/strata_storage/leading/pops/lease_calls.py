@@ -13,7 +13,8 @@ from strata_mq.leases import LeaseChange, QueueLeases, merge_changes
 from strata_state.rows import ConsumerKey
 from strata_storage.base.errors import Refused
 from strata_storage.base.interests import InterestStream
-from strata_storage.leading.pops.lease_sets import LeaseSet, LeaseSets, Section
+from strata_storage.leading.pops.lease_set import LeaseSet, Section
+from strata_storage.leading.pops.lease_sets import LeaseSets
 from strata_storage.leading.pops.pop_calls import unreadable_until_ms
 from strata_storage.leading.pops.waiters import Waiters
 from strata_storage.leading.proposer import Proposer, committed

@@ -1,8 +1,9 @@
 """The leases a leader has in memory: one `QueueLeases` per active (consumer group, queue).
 
 A set is loaded from rows when first needed; the least recently used sets are dropped when they are
-idle. Two small indexes know, for all rows, in memory or not, which leases expire and which clients
-hold auto-renewed leases.
+idle (`LoadedSets`). Changes wait in `KeptChanges` for their way into the log. Two small indexes
+know, for all rows, in memory or not, which leases expire and which clients hold auto-renewed
+leases.
 
 Invariant: a set is loaded only while none of its changes is on its way to the rows, so a loaded set
 equals the decided state.
@@ -11,7 +12,7 @@ equals the decided state.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+import struct
 from collections.abc import Callable, Iterator, Mapping
 
 from strata.storage.v1 import storage_pb2 as pb
@@ -23,8 +24,10 @@ from strata_state.rows import ConsumerKey
 from strata_storage.base.errors import Refused
 from strata_storage.base.key_index import KeyIndex
 from strata_storage.leading.brokers import LostBroker
+from strata_storage.leading.pops.kept_changes import KeptChanges
+from strata_storage.leading.pops.lease_set import LeaseSet, Section
+from strata_storage.leading.pops.loaded_sets import LoadedSets
 from strata_storage.leading.pops.lost_takes import LostTakes
-from strata_storage.leading.pops.matches import Matches
 from strata_storage.leading.pops.set_deadlines import SetDeadlines
 from strata_storage.leading.proposer import Proposer
 from strata_storage.rows.machine import GroupMachine
@@ -33,30 +36,6 @@ from strata_storage.rows.ownership import Topic
 _EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
 # When a set is looked at again that could not be read.
 _RETRY_MS = 1_000
-
-
-class LeaseSet:
-    """The leases of one consumer group on one queue, and what of them is under way.
-
-    Attributes:
-        key: (consumer group id, topic id, queue).
-        leases: speculative state.
-        in_flight: changes proposed, or kept to be proposed, whose rows are not in the store.
-        matches: what is known already of messages from the head on; None: nothing.
-        stale: memory is ahead of what can be proposed; to be read again from rows.
-    """
-
-    __slots__ = ("in_flight", "key", "leases", "matches", "stale")
-
-    def __init__(self, key: ConsumerKey, leases: QueueLeases) -> None:
-        self.key = key
-        self.leases = leases
-        self.in_flight = 0
-        self.matches: Matches | None = None
-        self.stale = False
-
-
-Section = tuple[LeaseSet, LeaseChange]
 
 
 class LeaseSets:
@@ -72,17 +51,14 @@ class LeaseSets:
         trimmed_leases, filtered, filter_limited: counted since the last turn of the timer.
         held_queues: (topic, queue) of which pops take nothing for now.
         lost: sets to be searched for leases of lost brokers.
+        rows_read: lease rows read since the start of the term.
     """
 
     __slots__ = (
-        "_by_consumer_group",
-        "_by_queue",
-        "_by_topic",
         "_deadlines",
         "_holders",
         "_kept",
         "_machine",
-        "_max_idle",
         "_passed",
         "_passed_since_ms",
         "_proposer",
@@ -92,6 +68,7 @@ class LeaseSets:
         "filtered",
         "held_queues",
         "lost",
+        "rows_read",
         "trimmed_leases",
     )
 
@@ -105,26 +82,24 @@ class LeaseSets:
     ) -> None:
         self._machine = machine
         self._proposer = proposer
-        self._max_idle = max_idle
         self._wake = wake
-        self._sets: OrderedDict[ConsumerKey, LeaseSet] = OrderedDict()
-        # (topic, queue) -> its sets: a trim of many queues must not look at all sets for each.
-        self._by_queue: dict[tuple[int, int], dict[ConsumerKey, LeaseSet]] = {}
-        self._by_topic: KeyIndex[ConsumerKey] = KeyIndex()
-        self._by_consumer_group: KeyIndex[ConsumerKey] = KeyIndex()
+        # Sets whose head moved over messages that nobody wanted, and since when there are any.
+        self._passed: dict[ConsumerKey, LeaseSet] = {}
+        self._passed_since_ms = 0
+        self._sets = LoadedSets(max_idle, lambda key: self._passed.pop(key, None))
         self._deadlines = SetDeadlines()
         # By holder of auto-renewed leases; of sets in memory or not, in which it may have some.
         self._holders: KeyIndex[ConsumerKey] = KeyIndex()
         # Changes decided whose proposal was refused: they go before any other.
-        self._kept: list[Section] = []
-        # Sets whose head moved over messages that nobody wanted, and since when there are any.
-        self._passed: dict[ConsumerKey, LeaseSet] = {}
-        self._passed_since_ms = 0
+        self._kept = KeptChanges(
+            self._propose_entry, proposed=self._changed, given_up=self._read_again
+        )
         self.trimmed_leases = 0
         self.filtered = 0
         self.filter_limited = 0
         self.held_queues: set[tuple[int, int]] = set()
         self.lost = LostTakes()
+        self.rows_read = 0
 
     def __len__(self) -> int:
         return len(self._sets)
@@ -139,7 +114,7 @@ class LeaseSets:
         """
         found = self._sets.get(key)
         if found is not None and not found.stale:
-            self._sets.move_to_end(key)
+            self._sets.used(key)
             return found
         if found is not None and found.in_flight:
             raise Refused(pb.OUTCOME_OVERLOADED, "leases of this queue are being written")
@@ -151,6 +126,7 @@ class LeaseSets:
             leases = QueueLeases(
                 head=head.head, generation=head.generation, rows=rows, lost=self.lost.since_ms
             )
+            self.rows_read += leases.in_flight + leases.waiting
             return self._add(key, leases)
         except StateError as error:
             raise _unreadable(error) from error
@@ -202,28 +178,25 @@ class LeaseSets:
 
     def keys_of_topic(self, topic_id: int) -> list[ConsumerKey]:
         """Return the keys of a topic's sets in memory."""
-        return list(self._by_topic.of(topic_id))
+        return list(self._sets.keys_of_topic(topic_id))
 
     def loaded(self) -> list[LeaseSet]:
         """Return the sets in memory."""
-        return list(self._sets.values())
+        return self._sets.all()
 
     def of_queue(self, topic_id: int, queue: int) -> list[LeaseSet]:
         """Return the sets of a queue that are in memory."""
-        return list(self._by_queue.get((topic_id, queue), {}).values())
+        return self._sets.of_queue(topic_id, queue)
 
     def _add(self, key: ConsumerKey, leases: QueueLeases) -> LeaseSet:
         # Read before anything changes: `_trim` needs it.
         self._machine.queues.get(key[1], key[2])
-        added = self._sets[key] = LeaseSet(key, leases)
-        self._by_queue.setdefault(key[1:], {})[key] = added
-        self._by_consumer_group.add(key[0], key)
-        self._by_topic.add(key[1], key)
+        added = LeaseSet(key, leases)
+        self._sets.add(added)
         self._trim(added)
         self.note(added)
         if leases.holders():
             self.lost.loaded(key)
-        self._evict()
         return added
 
     def _trim(self, lease_set: LeaseSet) -> None:
@@ -239,36 +212,13 @@ class LeaseSets:
             # In a FIFO group others may have waited behind what is dropped.
             self._wake(lease_set.key)
 
-    def _evict(self) -> None:
-        excess = len(self._sets) - self._max_idle
-        if excess <= 0:
-            return
-        idle = [
-            key
-            for key, _ in zip(self._sets, range(excess + 16), strict=False)
-            if not self._sets[key].in_flight
-        ]
-        for key in idle[:excess]:
-            self._remove(key)
-
-    def _remove(self, key: ConsumerKey) -> None:
-        del self._sets[key]
-        self._by_consumer_group.discard(key[0], key)
-        self._by_topic.discard(key[1], key)
-        self._passed.pop(key, None)
-        of_queue = self._by_queue[key[1:]]
-        del of_queue[key]
-        if not of_queue:
-            del self._by_queue[key[1:]]
-
     # Changes ------------------------------------------------------------------------------------
 
     def keep(self, lease_set: LeaseSet, change: LeaseChange) -> None:
         """Propose a change before the next one: nobody waits for it."""
-        lease_set.in_flight += 1
         if change.head_changed or change.clear:
             self._passed.pop(lease_set.key, None)
-        self._kept.append((lease_set, change))
+        self._kept.add(lease_set, change)
 
     def passed(self, lease_set: LeaseSet) -> None:
         """Note that the head moved over messages that nobody wanted, and nothing else.
@@ -313,17 +263,12 @@ class LeaseSets:
         Raises:
             Refused: not now.
         """
-        if not self._kept:
-            return None
-        kept, self._kept = self._kept, []
-        try:
-            return self._send(kept)
-        except Refused:
-            self._kept = kept + self._kept
-            raise
+        return self._kept.flush()
 
     def propose(self, sections: list[Section]) -> asyncio.Future[int]:
-        """Propose changes of sets, in order; what was kept goes first, in the same entry.
+        """Propose changes of sets, in order; what was kept goes first.
+
+        All are in one entry, if they fit into it; the future is that of the last entry.
 
         Raises:
             Refused: not now; the changes are kept.
@@ -340,15 +285,22 @@ class LeaseSets:
             self._proposer.now_ms(), [(*lease_set.key, change) for lease_set, change in sections]
         )
 
-    def _send(self, sections: list[Section]) -> asyncio.Future[int]:
+    def _propose_entry(self, sections: list[Section]) -> asyncio.Future[int]:
         def applied() -> None:
             for lease_set, _ in sections:
                 lease_set.in_flight -= 1
+            self._sets.evict_soon(len(sections))
 
-        future = self._proposer.propose((self.encode(sections),), applied)
-        for lease_set, change in sections:
-            self._changed(lease_set, change)
-        return future
+        try:
+            payload = self.encode(sections)
+        except (ValueError, struct.error) as error:
+            raise Refused(pb.OUTCOME_INVALID, f"leases cannot be encoded: {error}") from error
+        return self._proposer.propose((payload,), applied)
+
+    def _read_again(self, lease_set: LeaseSet) -> None:
+        """Go back to the rows of a set whose change can never be proposed, and see what is due."""
+        self.reload(lease_set)
+        self.revisit(lease_set, self._proposer.now_ms() + _RETRY_MS)
 
     def proposed(self, lease_set: LeaseSet, change: LeaseChange) -> None:
         """Take in that a change of a set was proposed in an entry of another kind."""
@@ -404,14 +356,19 @@ class LeaseSets:
             self.lost.seen(key, lease)
         self._deadlines.note(key, lease.visible_at_ms)
 
-    def due(self, now_ms: int, limit: int) -> list[LeaseSet]:
+    def due(self, now_ms: int, limit: int, max_rows: int = 1 << 62) -> list[LeaseSet]:
         """Return at most `limit` sets of which something has run out.
 
-        They are to be noted again when that was seen to. One that cannot be read now stays due.
+        No other set is loaded when the rows that were read for them reach `max_rows`. The sets are
+        to be noted again when that was seen to. A set that cannot be read now stays due.
         """
         due: dict[ConsumerKey, LeaseSet] = {}
         unreadable: list[ConsumerKey] = []
-        while len(due) < limit and (key := self._deadlines.take_due(now_ms)) is not None:
+        most_rows = self.rows_read + max_rows
+        while len(due) < limit and self.rows_read < most_rows:
+            key = self._deadlines.take_due(now_ms)
+            if key is None:
+                break
             try:
                 found = self.find(key)
             except Refused:
@@ -441,22 +398,22 @@ class LeaseSets:
         """Return who may hold auto-renewed leases."""
         return self._holders.numbers()
 
-    def held_by(self, holder: int) -> Iterator[LeaseSet]:
-        """Yield the sets in which `holder` has leases, that can be read now.
+    def held_by(self, holder: int) -> Iterator[LeaseSet | None]:
+        """Yield each set in which `holder` has leases; forget sets where it has none.
 
-        A change is to be kept before the next one is asked for: that may take the place of an idle
-        set in memory. Forgets holders without any.
+        None stands for a set that was looked at in vain: it cannot be read now, or has none.
         """
         for key in self._holders.of(holder):
             try:
                 found = self.find(key)
             except Refused:
                 # It cannot be read now, and is still known to be the holder's.
+                yield None
                 continue
-            if found is not None and found.leases.holds(holder):
-                yield found
-            else:
+            if found is None or not found.leases.holds(holder):
                 self._holders.discard(holder, key)
+                found = None
+            yield found
 
     def lose(self, lost: Mapping[LostBroker, int]) -> None:
         """Take in which brokers are lost; see `LostTakes.update`."""
@@ -485,21 +442,26 @@ class LeaseSets:
         for lease_set in self.of_queue(topic_id, queue):
             self._drop(lease_set.key)
         gone = (topic_id, queue)
-        self._kept = [section for section in self._kept if section[0].key[1:] != gone]
+        self._kept.forget(lambda key: key[1:] == gone)
 
     def on_dropped(self, what: DropKind, dropped_id: int) -> None:
         """Forget the sets of a topic or consumer group whose rows are gone."""
-        is_topic = what == DropKind.TOPIC
-        at, index = (1, self._by_topic) if is_topic else (0, self._by_consumer_group)
-        for key in index.of(dropped_id):
+        if what == DropKind.TOPIC:
+            at, keys = 1, self._sets.keys_of_topic(dropped_id)
+        else:
+            at, keys = 0, self._sets.keys_of_consumer_group(dropped_id)
+        for key in keys:
             self._drop(key)
-        self._kept = [section for section in self._kept if section[0].key[at] != dropped_id]
+        self._kept.forget(lambda key: key[at] == dropped_id)
 
     def _drop(self, key: ConsumerKey) -> None:
         """Forget a set whose rows are gone."""
-        for holder in self._sets[key].leases.holders():
+        found = self._sets.get(key)
+        if found is None:
+            return
+        for holder in found.leases.holders():
             self._holders.discard(holder, key)
-        self._remove(key)
+        self._sets.remove(key)
 
     def check_exists(self, consumer_group_id: int, topic_id: int) -> None:
         """Let a call pass unless its topic or consumer group was dropped.

@@ -20,12 +20,14 @@ class LostTakes:
     Attributes:
         since_ms: mark of each broker that is lost -> group time since which its answers may not
             have arrived; always the same object.
+        is_unfinished: leases of clients that are gone wait to be released, too.
     """
 
-    __slots__ = ("_known", "_put_off", "_waiting", "since_ms")
+    __slots__ = ("_known", "_put_off", "_waiting", "is_unfinished", "since_ms")
 
     def __init__(self) -> None:
         self.since_ms: dict[int, int] = {}
+        self.is_unfinished = False
         self._known: frozenset[LostBroker] = frozenset()
         self._waiting: dict[ConsumerKey, None] = {}
         # To be searched again, but not before the next `update`.
@@ -34,6 +36,10 @@ class LostTakes:
     def __len__(self) -> int:
         """Return how many sets wait."""
         return len(self._waiting)
+
+    def __bool__(self) -> bool:
+        """Whether there is something to do for who searches sets and releases their leases."""
+        return self.is_unfinished or bool(self._waiting)
 
     def update(
         self, lost: Mapping[LostBroker, int], held: Callable[[], Iterable[ConsumerKey]]

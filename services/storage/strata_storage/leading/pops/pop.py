@@ -25,7 +25,8 @@ from strata_state.ports import StateError
 from strata_storage.base.config import EngineOptions
 from strata_storage.base.errors import Refused
 from strata_storage.leading.pops.candidates import Candidates, ScanBudget
-from strata_storage.leading.pops.lease_sets import LeaseSet, LeaseSets
+from strata_storage.leading.pops.lease_set import LeaseSet
+from strata_storage.leading.pops.lease_sets import LeaseSets
 from strata_storage.leading.pops.levels import bits_of
 from strata_storage.leading.pops.pop_calls import Delivered, Leased, PopAnswer, PopCall, Scan
 from strata_storage.leading.pops.queue_order import QueueOrder

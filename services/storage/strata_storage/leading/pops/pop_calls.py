@@ -10,7 +10,7 @@ from strata_mq.filters import EVERYTHING, MessageFilter
 from strata_mq.leases import Lease, TakeRequest
 from strata_storage.base.interests import InterestStream
 from strata_storage.leading.pops.candidates import ScanBudget
-from strata_storage.leading.pops.lease_sets import LeaseSet, Section
+from strata_storage.leading.pops.lease_set import LeaseSet, Section
 from strata_storage.leading.pops.levels import LevelRange
 from strata_storage.rows.ownership import Topic
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from strata_mq.filters import EVERYTHING, MessageFilter
 from strata_mq.layout import CqRow
 from strata_runtime.turns import Turns
-from strata_storage.leading.pops.lease_sets import LeaseSet, LeaseSets
+from strata_storage.leading.pops.lease_set import LeaseSet
+from strata_storage.leading.pops.lease_sets import LeaseSets
 from strata_storage.leading.pops.pop_calls import (
     Delivered,
     Leased,
