@@ -114,6 +114,11 @@ class Way:
     port: int
     channel: grpc.aio.Channel
     open_channel: Callable[[], grpc.aio.Channel]
+    times_not_taken: int = 0
+
+    def not_taken(self) -> None:
+        """Hear that an answer was not taken."""
+        self.times_not_taken += 1
 
     async def send(
         self,

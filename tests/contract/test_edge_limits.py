@@ -131,7 +131,7 @@ async def test_a_call_without_a_deadline_is_seen_as_such(open_way: OpenWay, plai
 
 async def test_unread_answers_of_a_rare_stream_count(open_way: OpenWay, direct: str) -> None:
     """Answers of a server stream to a client that does not read count in the common limit."""
-    options = EdgeOptions(port=0, max_unread_bytes=MIB)
+    options = EdgeOptions(port=0, max_unread_bytes=MIB, unread_reserve_bytes=0)
     way = await open_way(direct, options)
     slow = stream(way.channel, "Large")(b"20000000")
     assert await slow.read() == b"first"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from strata_edge.guard_limits import GuardLimits
 from strata_edge.http2_frames import GOAWAY
 from strata_edge.large_requests import LargeRequests
 from strata_edge.relay import Poller, Relay
+from strata_edge.shares import Shares
 from strata_runtime.tls import Certificate, self_signed
 from strata_runtime.tls_policy import TlsPolicy
 from tests.contract import http2_raw as raw
@@ -49,7 +51,9 @@ class _AnyBytes(ConnectionGuard):
 
     def __init__(self) -> None:
         debt = Debt(lambda: 0.0)
-        super().__init__(GuardLimits(), LargeRequests(1 << 30), debt, address=debt)
+        super().__init__(
+            GuardLimits(), LargeRequests(Shares(1 << 30, 1 << 30, 1 << 30)), debt, address=debt
+        )
 
     def from_client(self, data: memoryview) -> float:
         return 0.0
@@ -263,8 +267,8 @@ class FrontUnderTest:
             max_connections_per_address=100,
             relay_buffer_bytes=BUFFER_BYTES,
             handshake_timeout_ms=TIMEOUT_MS,
-            max_large_request_bytes=MAX_LARGE_BYTES,
-            guard=GuardLimits(large_request_bytes=LARGE_BYTES),
+            large_requests=Shares(MAX_LARGE_BYTES, MAX_LARGE_BYTES, MAX_LARGE_BYTES),
+            guard=GuardLimits(large_request_bytes=LARGE_BYTES, min_upload_bytes_per_s=100),
         )
         tls = tls_context(config)
         self.front = Front(config, tls, lambda: self.now_s)
@@ -414,14 +418,41 @@ def test_a_large_request_that_stands_still_is_ended(front: FrontUnderTest) -> No
 
 
 def test_a_large_request_that_goes_on_is_not_ended(front: FrontUnderTest) -> None:
-    """Slow is not still."""
+    """Slow is not still: 133 bytes a second where 100 are asked."""
     slow = front.connect(raw.hello() + _large_request(1, 1_000))
     front.connect(raw.hello() + _large_request(1, 1_000))
     for _ in range(10):
         front.front.end_standstill()
-        slow.sendall(raw.data_frames(1, bytes(10), end=False))
+        slow.sendall(raw.data_frames(1, bytes(400), end=False))
         front.pass_time(3)
     assert not _is_closed(slow)
+
+
+def test_a_large_request_that_trickles_is_ended(front: FrontUnderTest) -> None:
+    """Slower than what is asked, a request keeps its room until others wait, and no longer."""
+    slow = front.connect(raw.hello() + _large_request(1, 1_000))
+    for number in range(20):
+        if number == 10:
+            assert not _is_closed(slow), "nobody waits for its room"
+            front.connect(raw.hello() + _large_request(1, 1_000))
+        front.front.end_standstill()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            slow.sendall(raw.data_frames(1, bytes(250), end=False))
+        front.pass_time(3)
+    assert _is_closed(slow)
+    assert front.front._report.ended == 1
+
+
+def test_the_last_frame_of_a_large_request_may_not_trickle(front: FrontUnderTest) -> None:
+    """A frame that ends its request has begun: the request has not come before its last byte."""
+    slow = front.connect(raw.hello() + _large_request(1, 1_000))
+    slow.sendall(raw.data_frames(1, bytes(10_000), end=True)[:100])
+    front.serve()
+    front.connect(raw.hello() + _large_request(1, 1_000))
+    for _ in range(4):
+        front.front.end_standstill()
+        front.pass_time(3)
+    assert _is_closed(slow)
 
 
 def test_who_resets_without_end_is_not_read(front: FrontUnderTest) -> None:

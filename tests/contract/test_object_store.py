@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from strata_tier.store.known import NothingKnown
 from strata_tier.store.opening import OpenWith, open_store
 from strata_tier.store.ports import (
     Buffer,
@@ -17,9 +18,10 @@ from strata_tier.store.ports import (
     ObjectNotFoundError,
     ObjectStore,
     ObjectTooShortError,
+    StoreMissingError,
     parts_of,
 )
-from tests.parts.stores import SCHEMES, UrlOf
+from tests.parts.stores import SCHEMES, Scheme, UrlOf
 
 MIB = 1024 * 1024
 # S3 takes no smaller parts.
@@ -309,3 +311,35 @@ async def test_leftovers_are_only_what_is_old(store: ObjectStore) -> None:
     assert await store.remove_leftovers(info.modified_ms - 1000) == 0
     await store.remove_leftovers(info.modified_ms + 3_600_000)
     assert await every_key(store) == ["kept.bin"]
+
+
+class KnownKeys(NothingKnown):
+    """The knowledge of a node whose raft groups name an object in the store."""
+
+    async def keys(self) -> list[str]:
+        return ["home/there.bin"]
+
+
+@pytest.mark.parametrize("scheme", ["posix", "hdfs"])
+async def test_a_folder_of_which_something_is_known_is_not_made(
+    url_of: UrlOf, scheme: Scheme
+) -> None:
+    """Where objects must be, a missing folder is "missing", also for a store that opens anew."""
+    place = url_of(scheme)
+    known = NothingKnown()
+    known.mark = "seen"
+    for each in (known, KnownKeys()):
+        store = await open_store(place.url, OpenWith(place.options(), known=each))
+        for call in (store.put("a.bin", b"lost"), store.list()):
+            with pytest.raises(StoreMissingError):
+                await call
+        await store.close()
+    begun = NothingKnown()
+    store = await open_store(place.url, OpenWith(place.options(), known=begun))
+    await store.put("a.bin", b"kept")
+    await store.close()
+    assert begun.mark
+    store = await open_store(place.url, OpenWith(place.options(), known=begun))
+    await store.put("b.bin", b"more")
+    assert await every_key(store) == ["a.bin", "b.bin"]
+    await store.close()

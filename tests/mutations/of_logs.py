@@ -239,4 +239,35 @@ OF_LOGS = (
         ),
         "assert node\\.small\\.written == \\[\\]",
     ),
+    Mutation(
+        "believe-a-torn-begin-of-a-segment",
+        10,
+        "libs/seglog/strata_seglog/log.py",
+        "            self._may_lack_hard_states = self._lacks_hard_states()\n",
+        "",
+        (
+            "tests/unit/seglog/test_hard_states.py::test_hard_states_that_a_power_loss_tore_are_written_before_others_are_freed",
+        ),
+        "assert votes\\(log\\) == set\\(REPLICAS\\)",
+    ),
+    Mutation(
+        "forget-damage-at-a-start",
+        8,
+        "libs/seglog/strata_seglog/log.py",
+        "        self._look_again()\n",
+        "",
+        ("tests/unit/seglog/test_damage_notes.py::test_a_start_knows_what_a_scrub_found",),
+        "assert who_is_damaged\\(log\\) == \\{1\\}",
+    ),
+    Mutation(
+        "free-a-truncation-that-is-needed",
+        8,
+        "services/storage/strata_storage/upkeep/reclaim.py",
+        "if is_short or is_needed(replica_id, VOID_INDEX):",
+        "if is_needed(replica_id, VOID_INDEX):",
+        (
+            "tests/unit/storage/test_reclaimed_installs.py::test_a_truncation_stays_until_the_log_is_as_long_again",
+        ),
+        "assert log\\.entry\\(INSTALLED, VOID_INDEX\\) is not None",
+    ),
 )

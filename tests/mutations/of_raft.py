@@ -336,4 +336,24 @@ OF_RAFT = (
         ),
         "assert cluster\\.nodes\\[1\\]\\.log\\.read_failures == \\[\\]",
     ),
+    Mutation(
+        "put-aside-before-what-was-written",
+        32,
+        "libs/multiraft/strata_multiraft/driver/node.py",
+        "        await self._writer.control([])\n        await before_end()\n",
+        "        await before_end()\n",
+        (
+            "tests/unit/multiraft/test_membership.py::test_what_was_given_to_the_log_before_a_removal_is_there_at_its_end",
+        ),
+        "assert told_early == \\[\\]",
+    ),
+    Mutation(
+        "hand-over-to-a-silent-node",
+        13,
+        "libs/multiraft/strata_multiraft/replica/fitness.py",
+        " and not self._driver.is_silent(replica_id)",
+        "",
+        ("tests/unit/multiraft/test_leaving_office.py::test_nobody_hands_over_to_a_silent_node",),
+        "assert leader\\.successor\\(\\) == 2",
+    ),
 )

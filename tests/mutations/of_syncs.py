@@ -278,7 +278,7 @@ OF_SYNCS = (
         "object-name-without-sync",
         28,
         "libs/tier/strata_tier/store/drivers/posix.py",
-        "        _sync_folder(folder)\n",
+        "        sync_folder(folder)\n",
         "",
         (
             "tests/integration/object_stores/test_posix_faults.py::test_a_put_is_durable_before_it_returns",

@@ -29,10 +29,11 @@ _SMALL_MESSAGE_BYTES = 1 << 10
 class _Message:
     """Where a stream stands in its messages."""
 
-    __slots__ = ("count", "left", "prefix")
+    __slots__ = ("count", "is_large", "left", "prefix")
 
     def __init__(self) -> None:
         self.count = 0
+        self.is_large = False
         self.left = 0
         self.prefix = b""
 
@@ -47,6 +48,7 @@ class ClientFrames:
         cost_s: of frames that are no requests; whoever takes it in sets it back.
         begun: streams with the length of a large message that has begun, cleared so, too.
         reset: streams that the client has reset, cleared so, too.
+        large_bytes: that have come of large messages.
         fault: why the connection cannot go on; empty: it can.
     """
 
@@ -54,9 +56,10 @@ class ClientFrames:
         "_block_bytes",
         "_control_cost_s",
         "_current",
+        "_ending",
         "_head",
         "_header_byte_cost_s",
-        "_large_bytes",
+        "_large_above_bytes",
         "_left",
         "_max_header_bytes",
         "_max_requests",
@@ -66,11 +69,12 @@ class ClientFrames:
         "begun",
         "cost_s",
         "fault",
+        "large_bytes",
         "reset",
     )
 
     def __init__(self, limits: GuardLimits) -> None:
-        self._large_bytes = limits.large_request_bytes
+        self._large_above_bytes = limits.large_request_bytes
         self._max_header_bytes = limits.max_header_bytes
         self._max_requests = limits.max_unfinished_requests
         self._reset_cost_s = limits.reset_cost_s
@@ -79,6 +83,7 @@ class ClientFrames:
         self.cost_s = 0.0
         self.begun: list[tuple[int, int]] = []
         self.reset: list[int] = []
+        self.large_bytes = 0
         self.fault = ""
         self._head = b""
         self._left = PREFACE_BYTES
@@ -86,13 +91,18 @@ class ClientFrames:
         # Requests of several frames, and the one whose frame goes on in the next chunk.
         self._requests: dict[int, _Message] = {}
         self._current: tuple[int, _Message] | None = None
+        # The stream whose last frame goes on in the next chunk.
+        self._ending = 0
         # Calls without data so far; the server refuses those above its limit of streams, which ends
         # them here. Data of any other stream comes after its answer: it is no message.
         self._opened: set[int] = set()
 
-    def is_unfinished(self, stream: int) -> bool:
-        """Whether the client has more of a request to send."""
-        return stream in self._requests
+    def left_bytes(self, stream: int) -> int:
+        """Return how much of a large message has not come; 0: all of it, or there is none."""
+        if stream == self._ending:
+            return self._left
+        message = self._requests.get(stream)
+        return message.left if message is not None and message.is_large else 0
 
     @property
     def follows(self) -> bool:
@@ -117,8 +127,9 @@ class ClientFrames:
             high, low, kind, flags, stream = unpack_header(data, at)
             length = high << 8 | low
             at += HEADER_BYTES
+            self._ending = 0
             if kind == DATA:
-                if self._requests or not flags & END_STREAM or length > self._large_bytes:
+                if self._requests or not flags & END_STREAM or length > self._large_above_bytes:
                     self._data(stream, flags, length, data[at : at + length])
                 else:
                     self._opened.discard(stream)
@@ -131,6 +142,7 @@ class ClientFrames:
         self._head = bytes(data[at:])
         if not self._left:
             self._current = None
+            self._ending = 0
 
     def _open(self, stream: int, flags: int) -> None:
         """Take in the headers of a call, or what a call ends with."""
@@ -149,8 +161,11 @@ class ClientFrames:
                 return
             self._opened.discard(stream)
         if flags & END_STREAM:
-            if self._requests.pop(stream, None) is None and length > self._large_bytes:
+            self._ending = stream
+            if self._requests.pop(stream, None) is None and length > self._large_above_bytes:
                 self.begun.append((stream, length))
+            elif message is not None and message.is_large:
+                self.large_bytes += min(message.left, length)
             return
         if message is None:
             message = self._requests[stream] = _Message()
@@ -166,6 +181,8 @@ class ClientFrames:
             if message.left:
                 step = min(message.left, size - at)
                 message.left -= step
+                if message.is_large:
+                    self.large_bytes += step
                 at += step
                 continue
             step = min(_PREFIX_BYTES - len(message.prefix), size - at)
@@ -178,7 +195,8 @@ class ClientFrames:
                     # The first is the request of a call; others are a talk, or a flood.
                     self.cost_s += message.count and self._control_cost_s
                 message.count += 1
-                if message.left > self._large_bytes:
+                message.is_large = message.left > self._large_above_bytes
+                if message.is_large:
                     self.begun.append((stream, message.left))
 
     def _other(self, kind: int, flags: int, stream: int, length: int) -> None:

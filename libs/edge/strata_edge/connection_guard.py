@@ -4,7 +4,9 @@
   may be in debt for a while; then it is not read until the debt is paid. Its address pays, too.
 - A large request is received when there is room (`LargeRequests`). Until then the client gets no
   window for more of it (flow control, RFC 9113, 5.2).
-- Headers without end, and a request that holds room and makes no progress, end the connection.
+  It holds its room until its answer begins: how fast a client reads has a limit of its own.
+- Headers without end, and requests that hold room for which others wait and come too slowly, end
+  the connection.
 """
 
 from __future__ import annotations
@@ -53,8 +55,11 @@ class RelayGuard(Protocol):
         """See `ConnectionGuard.fault`."""
 
     @property
-    def stands_still(self) -> bool:
-        """See `ConnectionGuard.stands_still`."""
+    def large_bytes(self) -> int:
+        """See `ConnectionGuard.large_bytes`."""
+
+    def delaying_bytes(self) -> int:
+        """See `ConnectionGuard.delaying_bytes`."""
 
     def insert_by(self, insert: Callable[[bytes], None]) -> None:
         """See `ConnectionGuard.insert_by`."""
@@ -74,7 +79,11 @@ class NoGuard:
 
     reached = False
     fault = ""
-    stands_still = False
+    large_bytes = 0
+
+    def delaying_bytes(self) -> int:
+        """Delay nobody."""
+        return 0
 
     def insert_by(self, insert: Callable[[bytes], None]) -> None:
         """Say nothing to the client."""
@@ -99,11 +108,19 @@ class ConnectionGuard:
         large: room for large requests, of all connections.
         own: the connection's debt.
         address: the debt of all connections of the client's address.
+        network: what counts as the client's address.
     """
 
     def __init__(
-        self, limits: GuardLimits, large: LargeRequests, own: Debt, *, address: Debt
+        self,
+        limits: GuardLimits,
+        large: LargeRequests,
+        own: Debt,
+        *,
+        address: Debt,
+        network: str = "",
     ) -> None:
+        self.network = network
         self._large = large
         self._own = own
         self._address = address
@@ -130,9 +147,14 @@ class ConnectionGuard:
         return self._client.fault
 
     @property
-    def stands_still(self) -> bool:
-        """Whether others may be waiting for a request that the client has not finished."""
-        return any(map(self._client.is_unfinished, self._under_way - self._held.keys()))
+    def large_bytes(self) -> int:
+        """Bytes that have come of large requests."""
+        return self._client.large_bytes
+
+    def delaying_bytes(self) -> int:
+        """Return what is yet to come of requests for whose room others wait; 0: nobody waits."""
+        left_bytes = sum(map(self._client.left_bytes, self._under_way - self._held.keys()))
+        return left_bytes if left_bytes and self._large.others_wait_for(self) else 0
 
     def from_client(self, data: memoryview) -> float:
         """Take in what the client sent; return for how long nothing more of it is read."""
@@ -165,6 +187,12 @@ class ConnectionGuard:
             for stream in server.ended:
                 self._ended(stream)
             server.ended.clear()
+        if server.answered:
+            for stream in server.answered & self._under_way:
+                # The server may say something before it has the whole message.
+                if not self._client.left_bytes(stream) and stream not in self._held:
+                    self._give_back(stream)
+            server.answered.clear()
         if server.resets:
             self._client.cost_s += server.resets * self._limits.reset_cost_s
             server.resets = 0
@@ -186,8 +214,11 @@ class ConnectionGuard:
         self._client.forget(stream)
         self._held.pop(stream, None)
         if stream in self._under_way:
-            self._under_way.discard(stream)
-            self._large.end(self, stream)
+            self._give_back(stream)
+
+    def _give_back(self, stream: int) -> None:
+        self._under_way.discard(stream)
+        self._large.end(self, stream)
 
     def _pay(self) -> float:
         """Return how long the connection has to wait for what it asked."""

@@ -37,6 +37,7 @@ from dataclasses import asdict
 from functools import partial
 from itertools import islice
 
+from strata_edge.addresses import network_of
 from strata_edge.connection_guard import ConnectionGuard, Debt, NoGuard, RelayGuard
 from strata_edge.front_config import (
     PLAIN,
@@ -48,6 +49,7 @@ from strata_edge.front_config import (
 from strata_edge.front_newcomers import Newcomers, Spoken
 from strata_edge.front_tls import certificate_versions, tls_context
 from strata_edge.large_requests import LargeRequests
+from strata_edge.pace import LeastPace
 from strata_edge.relay import Poller, Relay
 
 _PR_SET_PDEATHSIG = 1
@@ -92,9 +94,9 @@ class Front:
         self._paused: list[tuple[float, int, Relay]] = []
         self._pauses = 0
         self._debts: dict[str, Debt] = {}
-        self._large = LargeRequests(config.max_large_request_bytes)
-        # Bytes received of requests that others wait for, and when that was.
-        self._progress: dict[Relay, tuple[int, float]] = {}
+        self._large = LargeRequests(config.large_requests)
+        # Connections with large requests for whose room others wait.
+        self._paces: dict[Relay, LeastPace] = {}
         self._report = FrontReport()
         self._reported = FrontReport()
         self._newcomers = Newcomers(
@@ -148,7 +150,7 @@ class Front:
             heapq.heappop(self._paused)[2].resume()
 
     def end_standstill(self) -> None:
-        """End connections whose large request does not come while others wait for its place.
+        """End connections whose large requests come too slowly while others wait for their room.
 
         Called once a second or so.
         """
@@ -158,18 +160,23 @@ class Front:
             for address, debt in self._debts.items()
             if debt.left_s or address in self._of_address
         }
+        paces, self._paces = self._paces, {}
         if not self._large.waiting:
-            self._progress.clear()
             return
-        standing = [relay for relay in self._relays.values() if relay.guard.stands_still]
-        self._progress = {
-            relay: seen
-            if (seen := self._progress.get(relay)) and seen[0] == relay.received_bytes
-            else (relay.received_bytes, now_s)
-            for relay in standing
-        }
-        for relay, (_, since_s) in list(self._progress.items()):
-            if now_s - since_s >= self._config.guard.max_request_pause_ms / 1_000:
+        slow = []
+        for relay in self._relays.values():
+            left_bytes = relay.guard.delaying_bytes()
+            if not left_bytes:
+                continue
+            done_bytes = relay.guard.large_bytes
+            pace = paces.get(relay) or LeastPace(
+                self._config.guard.least_upload, now_s, done_bytes, left_bytes=left_bytes
+            )
+            self._paces[relay] = pace
+            if pace.is_too_slow(now_s, done_bytes, left_bytes=left_bytes):
+                slow.append(relay)
+        for relay in slow:
+            if not relay.closed:
                 self._report.ended += 1
                 relay.close()
 
@@ -201,6 +208,8 @@ class Front:
         for order in orders:
             if order.startswith(b"away "):
                 self._send_some_away(int(order[5:]))
+            elif order.startswith(b"end "):
+                self._end_connection(order[4:].decode())
             elif not self._draining:
                 self._drain()
 
@@ -220,6 +229,13 @@ class Front:
         told = self._sent_away[:_MAX_TOLD_AWAY]
         if self._tell(json.dumps({"sent_away": told})):
             del self._sent_away[: len(told)]
+
+    def _end_connection(self, peer: str) -> None:
+        """End the connection of a client whose answers keep others from theirs."""
+        for relay in list(self._relays.values()):
+            if relay.peer() == peer:
+                self._report.ended += 1
+                relay.close()
 
     def _drain(self) -> None:
         """Take what has connected already, close the port, send everybody away."""
@@ -241,15 +257,16 @@ class Front:
                 if error.errno in _NO_ROOM:
                     self._stop_accepting()
                 return
-            if not self._has_room(address[0]):
+            network = network_of(address[0])
+            if not self._has_room(network):
                 self._report.refused += 1
                 client.close()
                 continue
             client.setblocking(False)
             self._report.connections += 1
             descriptor = client.fileno()
-            self._address_of[descriptor] = address[0]
-            self._of_address[address[0]] += 1
+            self._address_of[descriptor] = network
+            self._of_address[network] += 1
             self._newcomers.add(client)
 
     def _has_room(self, address: str) -> bool:
@@ -313,7 +330,7 @@ class Front:
     def _guard(self, address: str) -> ConnectionGuard:
         debt = self._debts.setdefault(address, Debt(self._monotonic_s))
         own = Debt(self._monotonic_s)
-        return ConnectionGuard(self._config.guard, self._large, own, address=debt)
+        return ConnectionGuard(self._config.guard, self._large, own, address=debt, network=address)
 
     def _on_paused(self, relay: Relay, pause_s: float) -> None:
         self._report.pauses += 1

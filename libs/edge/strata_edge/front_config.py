@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Self
 
 from strata_edge.guard_limits import GuardLimits
+from strata_edge.shares import Shares
 from strata_runtime.tls_policy import TlsPolicy
 
 SECURED, PLAIN = "tls", "plain"
@@ -46,7 +47,7 @@ class FrontConfig:
     max_connections_per_address: int
     relay_buffer_bytes: int
     handshake_timeout_ms: int
-    max_large_request_bytes: int
+    large_requests: Shares
     guard: GuardLimits
     # Socket of the server for connections of another protocol; empty: there is none.
     other_socket: str = ""
@@ -62,6 +63,7 @@ class FrontConfig:
         policy = values["tls_policy"]
         records = {
             "guard": GuardLimits(**values["guard"]),
+            "large_requests": Shares(**values["large_requests"]),
             "tls_policy": TlsPolicy(policy["min_version"], tuple(policy["ciphers"])),
         }
         return cls(**values | records)

@@ -123,7 +123,12 @@ class FrontProcess:
         swept = sweep(self._server_socket.parent.parent, time.time())
         if swept:
             self._log.info("removed socket folders of dead servers", folders=len(swept))
-        listener = open_listener(options.host, options.port, is_shared=options.is_port_shared)
+        listener = open_listener(
+            options.host,
+            options.port,
+            keepalive=options.keepalive,
+            is_shared=options.is_port_shared,
+        )
         self._listener = listener
         port: int = listener.getsockname()[1]
         return port
@@ -174,6 +179,11 @@ class FrontProcess:
                 await self._answered.wait()
         told, self._sent_away = self._sent_away, []
         return told
+
+    def end_connection(self, peer: str) -> None:
+        """End the connection of a client, `host:port`, if it is still there."""
+        if self._writer is not None:
+            self._writer.write(b"end %s\n" % peer.encode())
 
     def drain(self) -> None:
         """Close the port and send clients away; the front ends with its last relay."""
@@ -273,7 +283,7 @@ class FrontProcess:
             max_connections_per_address=self._options.max_connections_per_address,
             relay_buffer_bytes=self._options.relay_buffer_bytes,
             handshake_timeout_ms=self._options.handshake_timeout_ms,
-            max_large_request_bytes=self._options.max_large_request_bytes,
+            large_requests=self._options.large_requests,
             guard=replace(
                 self._options.guard,
                 max_header_bytes=_HEADERS_ON_THE_WIRE * self._options.max_metadata_bytes,

@@ -61,7 +61,7 @@ class GrpcioEdge:
         # Without a front, grpcio itself has the port and looks at no byte for others.
         self.handover = Handover(is_port_shared=options.is_port_shared) if options.front else None
         self._handover_socket: HandoverSocket | None = None
-        self._gate = Gate(options, self._metrics)
+        self._gate = Gate(options, self._metrics, self._end_connection if options.front else None)
         self._rare = GrpcioRareCalls(self._gate, options, self._metrics)
         self._methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
         self._server: grpc.aio.Server | None = None
@@ -159,6 +159,10 @@ class GrpcioEdge:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+
+    def _end_connection(self, peer: str) -> None:
+        if self._front is not None:
+            self._front.end_connection(peer)
 
     def _add(self, path: str, handler: grpc.RpcMethodHandler[bytes, bytes]) -> None:
         if self._server is not None:

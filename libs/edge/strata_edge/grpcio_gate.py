@@ -7,14 +7,16 @@ complete. Out: the bytes of all kinds of calls that wait for their clients are b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NoReturn
 
 from strata_edge.grpcio_context import Context, abort, peer_of
+from strata_edge.grpcio_unread import GrpcioUnread
 from strata_edge.grpcio_uploads import TooSlowError, Uploads
 from strata_edge.method_limits import MethodLimits
 from strata_edge.options import EdgeOptions
 from strata_edge.ports import CallError
-from strata_edge.shares import SharedBudget, Shares
+from strata_edge.shares import Shares
 from strata_runtime.metrics import Metrics
 
 
@@ -24,18 +26,18 @@ class Gate:
     Args:
         options: the limits.
         metrics: where they and refusals show.
+        end_connection: ends the connection of a client, by its `host:port`; None: nobody can.
     """
 
-    def __init__(self, options: EdgeOptions, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        options: EdgeOptions,
+        metrics: Metrics,
+        end_connection: Callable[[str], None] | None = None,
+    ) -> None:
         self._options = options
         self._refused = metrics.counter("strata_edge_refused_calls_total")
-        self.unread = SharedBudget(
-            Shares(
-                options.max_unread_bytes,
-                options.max_unread_bytes_per_address,
-                options.max_unread_bytes_per_connection,
-            )
-        )
+        self.unread = GrpcioUnread(options, metrics, end_connection)
         # Connections with a call beyond their address's share.
         self._guests: set[str] = set()
         slow = options.max_slow_uploads_per_address
@@ -44,7 +46,6 @@ class Gate:
             options.max_upload_ms / 1_000,
             Shares(options.max_slow_uploads, slow, slow),
         )
-        metrics.gauge("strata_edge_unread_bytes", lambda: self.unread.held)
 
     def limits_of(self, path: str) -> MethodLimits:
         """Return the limits of a method."""
@@ -81,14 +82,17 @@ class Gate:
         """End a call with a large answer while there is too much that clients have not read.
 
         Others at the address of a client that does not read are not refused for it: a connection
-        that has read everything may have one such call at a time beyond its address's share.
+        that has read everything may have one such call at a time beyond its address's share, and
+        from the reserve beyond the total.
         """
         if not self.unread.held:
             return
-        peer = peer_of(context)
-        if self.unread.has_room(peer):
+        peer, budget = peer_of(context), self.unread.budget
+        if budget.has_room(peer):
             return
-        if peer in self._guests or not self.unread.has_room_for_first(peer):
+        # The client that is the cause of it has a limited time to read on.
+        self.unread.watch()
+        if peer in self._guests or not budget.has_room_for_first(peer):
             await self.refuse(context, "unread", "clients have too many unread answers")
         self._guests.add(peer)
 
@@ -102,16 +106,16 @@ class Gate:
 
         Those of others keep no send and no ack out.
         """
-        if self.unread.held and not self.unread.connection_has_room(peer_of(context)):
+        if self.unread.held and not self.unread.budget.connection_has_room(peer_of(context)):
             await self.refuse(context, "unread", "this client has too many unread answers")
 
     def hold_until_done(self, context: Context, size_bytes: int) -> None:
         """Count the answer of a unary call until the transport has taken it."""
-        peer = peer_of(context)
-        self.unread.take(peer, size_bytes)
+        answer = self.unread.hold(peer_of(context), size_bytes)
 
         def taken(_: Context) -> None:
-            self.unread.give_back(peer, size_bytes)
+            answer.taken(size_bytes)
+            answer.end()
 
         context.add_done_callback(taken)  # type: ignore[arg-type]  # the stub's type is no protocol
 

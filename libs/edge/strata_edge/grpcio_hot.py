@@ -178,14 +178,14 @@ class GrpcioHotCalls:
     ) -> None:
         """Send a stream's answer; all of it is unread until the transport has taken the last."""
         size_bytes = sum(map(len, responses))
-        self._gate.unread.take(peer, size_bytes)
         taken = False
         try:
-            for response in responses:
-                await context.write(response)
+            with self._gate.unread.hold(peer, size_bytes) as answer:
+                for response in responses:
+                    await context.write(response)
+                    answer.taken(len(response))
             taken = True
         finally:
-            self._gate.unread.give_back(peer, size_bytes)
             if not taken:
                 self._tell_not_taken(call)
 

@@ -109,12 +109,10 @@ class GrpcioRareCalls:
             async for together in yielded:
                 parts = [together] if isinstance(together, bytes) else together
                 size_bytes = sum(map(len, parts))
-                unread.take(peer, size_bytes)
-                try:
+                with unread.hold(peer, size_bytes) as answer:
                     for part in parts:
                         await context.write(part)
-                finally:
-                    unread.give_back(peer, size_bytes)
+                        answer.taken(len(part))
 
     @contextlib.asynccontextmanager
     async def _admitted(self, context: Context) -> AsyncIterator[str]:

@@ -11,6 +11,7 @@ import asyncio
 from collections import Counter as Tally
 from dataclasses import dataclass
 
+from strata_edge.addresses import network_of_peer
 from strata_edge.grpcio_context import Context, peer_of
 from strata_edge.shares import Shares
 
@@ -73,7 +74,7 @@ class Uploads:
             age_s = now_s - upload.began_s
             if age_s < self._slow_s:
                 break
-            address = peer_of(upload.context).rpartition(":")[0]
+            address = network_of_peer(peer_of(upload.context))
             of_address[address] += 1
             if age_s >= self._max_s:
                 self._expel(upload, f"the request did not arrive within {self._max_s:g} s")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from strata_edge.pace import LeastRate
+
 KIB = 1 << 10
 MIB = 1 << 20
 
@@ -26,8 +28,9 @@ class GuardLimits:
         max_control_pause_ms: a connection in debt is not read for so long at a time.
         control_grace_ms: a connection with a smaller debt does not pay for its address.
         control_connections_per_address: an address may ask so many times what a connection may.
-        max_request_pause_ms: a large request that does not go on for so long, while others wait
-            for its place, ends its connection.
+        max_request_pause_ms: a connection whose large requests do not go on for so long, while
+            others wait for their room, is ended.
+        min_upload_bytes_per_s: in that time they have to go on at least so fast, or to the end.
     """
 
     large_request_bytes: int = 64 * KIB
@@ -41,6 +44,7 @@ class GuardLimits:
     control_grace_ms: int = 500
     control_connections_per_address: int = 20
     max_request_pause_ms: int = 5_000
+    min_upload_bytes_per_s: int = 256 * KIB
 
     @property
     def reset_cost_s(self) -> float:
@@ -56,3 +60,8 @@ class GuardLimits:
     def header_byte_cost_s(self) -> float:
         """Time that one byte of headers costs."""
         return 1 / self.max_header_bytes_per_s
+
+    @property
+    def least_upload(self) -> LeastRate:
+        """Return the least rate of a client that sends large requests while others wait."""
+        return LeastRate(self.max_request_pause_ms / 1_000, self.min_upload_bytes_per_s)

@@ -36,7 +36,8 @@ class ServerFrames:
     Attributes:
         resets: streams that the server has reset; whoever takes them in sets it back.
         ended: streams that have ended, if `listening`; whoever takes them in clears it.
-        listening: whether ends of streams are of interest.
+        answered: streams on which an answer has begun or gone on, if `listening`; cleared so, too.
+        listening: whether answers and ends of streams are of interest.
     """
 
     __slots__ = (
@@ -45,6 +46,7 @@ class ServerFrames:
         "_headers_open",
         "_left",
         "_withheld",
+        "answered",
         "ended",
         "listening",
         "resets",
@@ -53,6 +55,7 @@ class ServerFrames:
     def __init__(self) -> None:
         self.resets = 0
         self.ended: list[int] = []
+        self.answered: set[int] = set()
         self.listening = False
         self._begun = False
         # A header of which only a part has come, or the bytes that the frame still lacks.
@@ -129,5 +132,8 @@ class ServerFrames:
             self.resets += 1
             if self.listening:
                 self.ended.append(stream)
-        elif flags & END_STREAM and kind <= HEADERS and self.listening:
-            self.ended.append(stream)
+        elif kind <= HEADERS and self.listening:
+            if flags & END_STREAM:
+                self.ended.append(stream)
+            else:
+                self.answered.add(stream)

@@ -65,7 +65,8 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_edge_ended_connections_total",
         "counter",
         "1",
-        "Client connections closed because of endless headers or a stalled large request.",
+        "Client connections closed because of endless headers, or because large requests came or "
+        "answers were read too slowly while others waited.",
     ),
     MetricSpec(
         "strata_edge_sent_away_total",

@@ -121,7 +121,12 @@ class NativeEdge:
             await self._certificate.load()
         _raise_descriptor_limit()
         options = self._options
-        listener = open_listener(options.host, options.port, is_shared=options.is_port_shared)
+        listener = open_listener(
+            options.host,
+            options.port,
+            keepalive=options.keepalive,
+            is_shared=options.is_port_shared,
+        )
         self.port = listener.getsockname()[1]
         self._loop = loop = asyncio.get_running_loop()
         flush = self._server.flush

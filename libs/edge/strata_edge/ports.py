@@ -12,7 +12,11 @@ Every adapter holds to `tests/contract/test_edge*.py`:
 - Connections, calls and unread answers have limits, and no connection and no address has more
   than its share.
 - Large requests share a limited number of bytes from their first byte until they are answered;
-  further large requests wait at their clients, in order, and never delay a small request.
+  further large requests wait at their clients, in order, and never delay a small request. No
+  connection and no address has more than its share of these bytes, either.
+- A client that holds what others wait for has to make use of it: large requests that come too
+  slowly, and answers that are not read, end their connection while others wait or are refused.
+- An address of IPv6 is its first 64 bits wherever addresses have shares.
 - A client that resets streams, pings or sends headers without end is paused or disconnected.
 - Times that clients choose are clamped; a client that chose none is seen as such.
 - Each call is answered or ended, whatever a handler does; the broker learns of answers that were

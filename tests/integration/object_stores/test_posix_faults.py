@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from strata_tier.store.drivers import posix
 from strata_tier.store.drivers.posix import MARK, PosixStore
 from strata_tier.store.ports import (
     RefusedError,
     StoreError,
     StoreFullError,
     StoreMissingError,
+    StoreTimeoutError,
     StoreUnavailableError,
 )
 from strata_tier.store.retrying import RequestGate
@@ -75,6 +79,7 @@ async def test_a_put_is_durable_before_it_returns(
     store: PosixStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file is synced before its rename, then its folder and all above it up to the root."""
+    await store.put("first.bin", b"makes the store")
     synced: list[str] = []
     root = str(tmp_path / "store")
 
@@ -125,3 +130,37 @@ async def test_leftovers_of_a_dead_node(store: PosixStore, tmp_path: Path) -> No
     assert [found.key for found in (await store.list()).objects] == ["a.bin"]
     assert await store.remove_leftovers(info.modified_ms - 60_000) == 0
     assert await store.remove_leftovers(info.modified_ms + 60_000) == 1
+
+
+@pytest.mark.parametrize("is_given_up", [False, True])
+async def test_a_put_on_a_mount_that_hangs_ends_in_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_given_up: bool
+) -> None:
+    """A put whose threads hang fails as a timeout, or is cancelled; later the store is well."""
+    begun, back = threading.Event(), threading.Event()
+
+    def hanging(call: Callable[..., Any]) -> Callable[..., Any]:
+        def hang(*arguments: Any) -> Any:
+            begun.set()
+            back.wait()
+            return call(*arguments)
+
+        return hang
+
+    options = StoreOptions(attempts=2, first_pause_ms=1, request_timeout_ms=200)
+    store = await PosixStore.open(tmp_path / "store", RequestGate("posix://tests", options))
+    await store.put("a.bin", b"before")
+    with monkeypatch.context() as patch:
+        for name in ("_write", "_remove_quietly"):
+            patch.setattr(posix, name, hanging(getattr(posix, name)))
+        put = asyncio.ensure_future(store.put("a.bin", BODY))
+        await asyncio.to_thread(begun.wait)
+        if is_given_up:
+            put.cancel()
+        ended, _ = await asyncio.wait([put], timeout=20)
+        back.set()
+    assert ended, "it waits for the mount"
+    assert put.cancelled() if is_given_up else isinstance(put.exception(), StoreTimeoutError)
+    await store.put("b.bin", BODY)
+    assert (await store.get("a.bin"), await store.get("b.bin")) == (b"before", BODY)
+    await store.close()

@@ -214,7 +214,7 @@ async def test_a_raft_group_whose_rows_fail_keeps_no_other_one_from_its_answer(
     """One call carries appends, and acks, of many raft groups: each is answered (rule 33)."""
     store = FailingStore()
     async with node_under_test(tmp_path, store=store, raft_groups=(1, 2)) as node:
-        # Whose queue is any.
+        # Any queue of theirs.
         first, second = await append_to_both(node, 1, b"a")
         assert {first.parts[0].outcome, second.parts[0].outcome} == {pb.OUTCOME_OK}
         requests = [pop_request(queue=-1, raft_group=raft_group) for raft_group in (1, 2)]

@@ -21,6 +21,7 @@ from strata_state.ports import StateError
 from strata_storage.base.errors import Refused
 from strata_storage.leading.proposer import Proposer
 from strata_storage.rows.tier_state import StaleEntry, StaleEntryError
+from strata_storage.tiering.sources import queue_runs
 from strata_storage.tiering.uploader import Uploader
 from strata_storage.tiering.uploads import ObjectUploads
 from strata_storage.upkeep.retention import FixedRetention
@@ -147,7 +148,8 @@ async def test_two_uploads_of_one_dispatch_are_one_object(tmp_path: Path) -> Non
             assert await uploader._dispatch()
             engine = node.app.node.engine(GROUP)
             dispatch = engine.machine.tier.dispatch
-            queues = [await uploader._queue_runs(each) for each in dispatch]
+            rows = uploader._machine.consume_queues
+            queues = [await queue_runs(rows, each, 500) for each in dispatch]
             plan = await uploads_of(node).plan(GROUP, queues, DEFAULT_SPACE)
             deposed = await uploads_of(node).upload(engine.replica_id, plan)
             before = {key: value[0] for key, value in tier.bucket.objects.items()}
@@ -322,8 +324,9 @@ async def test_what_is_trimmed_leaves_the_store_after_a_while(tmp_path: Path) ->
         clock.advance(tier.config.delete_grace_ms / 1_000)
         metadata = node.app.node.engine(GROUP).machine.tier.metadata
         assert {held.ref.key for held in metadata.objects() if held.dropped_at_ms} == old
-        retention_now = uploader_of(node).now_ms()
-        await node.app.node.tiering._led[GROUP].retention._delete(retention_now)
+        led, now_ms = node.app.node.tiering._led[GROUP], uploader_of(node).now_ms()
+        await led.publisher.publish()
+        await led.retention._delete(now_ms)
         assert sets_in(tier) == new
         assert committed_keys(node) == new
 
@@ -375,8 +378,8 @@ async def test_a_drop_of_many_topics_is_cut(
     """An entry drops a bounded number of topics, and all of them are dropped."""
     changes: list[TierChange] = []
 
-    async def taken(change: TierChange) -> None:
-        changes.append(change)
+    async def taken(make: Callable[[int], TierChange]) -> None:
+        changes.append(make(7))
 
     async with tiered_node(tmp_path, Tier()) as node:
         retention = node.app.node.tiering._led[GROUP].retention
@@ -392,6 +395,6 @@ async def test_a_drop_of_many_topics_is_cut(
         with monkeypatch.context() as patch:
             patch.setattr(retention, "_machine", machine)
             patch.setattr(retention, "_change", taken)
-            await retention._drop(7)
+            await retention._drop()
     whole = list(topic_ids)
     assert changes == [DropTopics(each, 7) for each in (whole[:200], whole[200:400], whole[400:])]

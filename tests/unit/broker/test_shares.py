@@ -65,6 +65,18 @@ def test_nobody_holds_more_than_its_share() -> None:
     assert len(shares) == 0
 
 
+def test_a_client_with_many_addresses_of_one_network_has_one_share() -> None:
+    """A host of IPv6 has as many addresses as it likes; one that speaks IPv4 has that address."""
+    peers = ("[2001:db8:1:2::9]:80", "[2001:db8:1:2:ffff::1]:4711", "[2001:db8:1:3::9]:80")
+    networks = [dict(all_owners_of("a", peer))["address"] for peer in peers]
+    assert networks == ["2001:db8:1:2::", "2001:db8:1:2::", "2001:db8:1:3::"]
+    assert dict(all_owners_of("a", "[::ffff:10.0.0.1]:80"))["address"] == "10.0.0.1"
+    assert dict(all_owners_of("", "10.0.0.1:80")) == {
+        "connection": "10.0.0.1:80",
+        "address": "10.0.0.1",
+    }
+
+
 def test_calls_and_their_bytes_are_held_until_they_end() -> None:
     """A refused call leaves nothing; many clients and connections share their address."""
     most = most_each(per_client=2, per_address=3)

@@ -13,6 +13,7 @@ from strata_edge.connection_guard import ConnectionGuard, Debt
 from strata_edge.guard_limits import GuardLimits
 from strata_edge.http2_frames import ServerFrames, window_update
 from strata_edge.large_requests import LargeRequests
+from strata_edge.shares import Shares
 from tests.contract import http2_raw as raw
 
 LARGE_BYTES, MAX_HEADER_BYTES, ROOM_BYTES = 1_000, 5_000, 4_000
@@ -77,7 +78,7 @@ class Connection:
 
 @pytest.fixture
 def large() -> LargeRequests:
-    return LargeRequests(ROOM_BYTES)
+    return LargeRequests(Shares(ROOM_BYTES, ROOM_BYTES, ROOM_BYTES))
 
 
 cuts = st.lists(st.integers(1, 60), max_size=5)
@@ -216,7 +217,7 @@ def test_the_last_bytes_of_a_request_keep_its_room(large: LargeRequests) -> None
     one.begin(1, 2_000)
     one.client(raw.data_frames(1, bytes(1_905), end=True))
     assert large.held_bytes == 2_000
-    assert not one.guard.stands_still
+    assert not one.guard.delaying_bytes()
     one.server(raw.frame(raw.HEADERS, raw.END_HEADERS | raw.END_STREAM, 1, b"t"))
     assert large.held_bytes == 0
 
@@ -285,7 +286,7 @@ def test_ends_are_no_business_of_who_sends_small_requests(large: LargeRequests) 
             raw.frame(raw.HEADERS, raw.END_HEADERS, stream, b"h" * 200)
             + raw.data_frames(stream, raw.message(bytes(900)), end=True)
         )
-    assert not one.guard.stands_still
+    assert not one.guard.delaying_bytes()
     assert (large.held_bytes, large.waiting) == (0, 0)
     assert one.said == b""
 

@@ -8,6 +8,7 @@ from strata_edge.front_config import FrontConfig
 from strata_edge.grpcio_edge import GrpcioEdge
 from strata_edge.guard_limits import GuardLimits
 from strata_edge.options import EdgeOptions
+from strata_edge.shares import Shares
 from strata_runtime.tls_policy import TlsPolicy
 
 
@@ -32,7 +33,7 @@ def test_front_config_survives_its_command_line() -> None:
         10_000,
         131_072,
         10_000,
-        2,
+        Shares(4, 3, 2),
         guard,
     )
     assert FrontConfig.from_json(config.to_json()) == config

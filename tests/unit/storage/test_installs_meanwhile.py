@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
@@ -122,7 +123,8 @@ async def test_nothing_is_published_of_rows_that_are_being_replaced(engine: Fake
     """Nor is anything brought into them from memory: the leader ended while it waited its turn."""
     nothing = SimpleNamespace(run_read=None)
     unused = cast(Any, SimpleNamespace(place=nothing, topics=nothing, work=nothing, metadata=None))
-    publisher = Publisher(cast(GroupEngine, engine), unused, cast(Any, None))
+    uploader = cast(Any, SimpleNamespace(turn=asyncio.Lock()))
+    publisher = Publisher(cast(GroupEngine, engine), uploader, unused, log=cast(Any, None))
     engine.replica.installing = True
     unused.place.home = "c"
 

@@ -1,4 +1,4 @@
-"""What a new leader thinks of takes around the end of the one before it (rules 25, 36)."""
+"""Takes around the end of a leader, as the next one sees them (rules 25, 36)."""
 
 from __future__ import annotations
 

@@ -427,3 +427,70 @@ def test_a_space_without_wanted_messages_gives_way() -> None:
     tiered.remove(1)
     assert chosen(backlog) == [OffsetRange(3, 0, 0, 1)]
     assert (backlog.message_bytes, backlog.oldest_ms) == (2 * LENGTH, 6)
+
+
+class Failing:
+    """Spaces and queues that are left out of objects."""
+
+    def __init__(self) -> None:
+        self.spaces: set[str] = set()
+        self.queues: set[tuple[int, int]] = set()
+
+    def is_space_aside(self, space: str, /) -> bool:
+        return space in self.spaces
+
+    def is_queue_aside(self, topic_id: int, queue: int, /) -> bool:
+        return (topic_id, queue) in self.queues
+
+
+def failing_backlog(queues: Queues, failing: Failing) -> Backlog:
+    return Backlog(
+        queues,  # type: ignore[arg-type]
+        queues,
+        lambda _: True,
+        options=OPTIONS,
+        space_of=lambda topic_id: "" if topic_id == TOPIC_ID else "acme",
+        left_out=failing,
+    )
+
+
+def test_a_space_that_is_left_out_makes_nothing_due() -> None:
+    """Others are uploaded as if it had nothing; it still waits, and is chosen when it may be."""
+    queues, failing = Queues(), Failing()
+    backlog = failing_backlog(queues, failing)
+    queues.append(OTHER_TOPIC_ID, 0, 2, 1_000)
+    queues.append(TOPIC_ID, 0, 2, 2_000)
+    for topic_id in (TOPIC_ID, OTHER_TOPIC_ID):
+        backlog.appended(topic_id, 0)
+    look_at_all(backlog)
+    failing.spaces = {"acme"}
+    assert (backlog.oldest_ms, backlog.ready_ms()) == (1_000, 2_000)
+    assert (backlog.is_due(2_499), backlog.is_due(2_500)) == (False, True)
+    ranges = chosen(backlog, 2_500)
+    assert ranges == [OffsetRange(TOPIC_ID, 0, 0, 2)]
+    commit(queues, backlog, ranges)
+    look_at_all(backlog)
+    assert (backlog.ready_ms(), chosen(backlog, 9_000)) == (None, [])
+    failing.spaces.clear()
+    assert chosen(backlog, 9_000) == [OffsetRange(OTHER_TOPIC_ID, 0, 0, 2)]
+
+
+def test_a_queue_that_is_left_out_is_looked_at_again() -> None:
+    """Its messages count as waiting, and are uploaded from where they were once it is read."""
+    queues, failing = Queues(), Failing()
+    backlog = failing_backlog(queues, failing)
+    for queue in (0, 1):
+        queues.append(TOPIC_ID, queue, 2, 1_000)
+        backlog.appended(TOPIC_ID, queue)
+    failing.queues = {(TOPIC_ID, 0)}
+    look_at_all(backlog)
+    ranges = chosen(backlog, 9_000)
+    assert ranges == [OffsetRange(TOPIC_ID, 1, 0, 2)]
+    commit(queues, backlog, ranges)
+    backlog.retry_unknown()
+    look_at_all(backlog)
+    assert (backlog.is_due(9_000), backlog.messages_behind()) == (False, 2)
+    failing.queues.clear()
+    backlog.retry_unknown()
+    look_at_all(backlog)
+    assert chosen(backlog, 9_000) == [OffsetRange(TOPIC_ID, 0, 0, 2)]

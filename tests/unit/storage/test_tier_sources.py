@@ -8,8 +8,9 @@ import pytest
 from strata_mq.commands.common import encode_append
 from strata_mq.layout.batch import BatchBuilder, BatchView, PartKind
 from strata_mq.layout.cq_rows import CqRow, encode_cq_row
+from strata_seglog.errors import CorruptFrame, LogError, ReadFailed
 from strata_seglog.frames import FrameKind, StoredFrame
-from strata_storage.tiering.sources import Sources, message_run
+from strata_storage.tiering.sources import Sources, UnreadableQueueError, message_run
 from strata_tier.base.errors import TierError
 from strata_tier.objects.plan import PlannedBlock
 from tests.unit.storage.pending_entries import TOPIC_ID, message, part_key
@@ -69,3 +70,17 @@ def test_an_entry_that_is_gone_is_said() -> None:
     log = _Log()
     with pytest.raises(TierError, match="entry 8 is not in the log"):
         Sources(log, 1, 1 << 20).read(log.block(0, log.view.row_columns(0, COUNT), index=8))
+
+
+@pytest.mark.parametrize("error", [ReadFailed("EIO"), CorruptFrame(0, "0.log", "checksum")])
+def test_a_queue_that_cannot_be_read_is_named(error: LogError) -> None:
+    """The upload goes on without it, so it must be known which one it is."""
+
+    class Unreadable(_Log):
+        def entry(self, replica_id: int, index: int) -> StoredFrame | None:
+            raise error
+
+    log = Unreadable()
+    with pytest.raises(UnreadableQueueError, match=r"topic \d+ queue 0 cannot be read") as found:
+        Sources(log, 1, 1 << 20).read(log.block(0, log.view.row_columns(0, COUNT)))
+    assert (found.value.topic_id, found.value.queue) == (TOPIC_ID, 0)

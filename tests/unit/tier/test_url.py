@@ -15,6 +15,7 @@ from strata_tier.store.url import parse
     [
         ("posix:///var/tier", "posix", "", "/var/tier", {}, "posix:///var/tier"),
         ("posix:///var/tier/", "posix", "", "/var/tier", {}, "posix:///var/tier"),
+        ("posix:///t?existing=true", "posix", "", "/t", {"existing": "true"}, "posix:///t"),
         ("memory://tests", "memory", "tests", "", {}, "memory://tests"),
         ("hdfs://nn:8020/a/b", "hdfs", "nn:8020", "a/b", {}, "hdfs://nn:8020/a/b"),
         (
@@ -49,6 +50,7 @@ def test_parts(
         ("s3://bucket/a?region=x&speed=9", "has no option speed"),
         ("s3://bucket/a/../b", "the path holds"),
         ("hdfs://nn/a b", "the path holds"),
+        ("posix:///var/tier?existing=yes", "existing is true or false"),
     ],
 )
 def test_what_is_wrong_is_said(text: str, said: str) -> None:

@@ -1,9 +1,9 @@
-//! Limits on what clients hold at once, in shares: bytes unread, calls, large and slow requests.
+//! Limits on what clients hold at once, in shares: bytes unread, calls, slow requests.
 //!
-//! The same rules as in shares.py, large_requests.py and grpcio_uploads.py.
+//! The same rules as in shares.py and grpcio_uploads.py.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
@@ -13,16 +13,28 @@ pub struct Budget {
     total: u64,
     per_address: u64,
     per_connection: u64,
+    /// Beyond the total, for connections that hold nothing.
+    reserve: u64,
     pub held: u64,
     by_connection: HashMap<u64, u64>,
     by_address: HashMap<IpAddr, u64>,
 }
 
-/// Holder of bytes: a connection and its address.
+/// Holder of bytes: a connection and its address, as `network_of` has it.
 #[derive(Clone, Copy)]
 pub struct Holder {
     pub connection: u64,
     pub address: IpAddr,
+}
+
+/// Return what counts as one address: of IPv6 the first 64 bits, since one client has all others.
+pub fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
+        }
+        address => address,
+    }
 }
 
 impl Budget {
@@ -31,10 +43,15 @@ impl Budget {
             total,
             per_address,
             per_connection,
+            reserve: 0,
             held: 0,
             by_connection: HashMap::new(),
             by_address: HashMap::new(),
         }
+    }
+
+    pub fn with_reserve(self, reserve: u64) -> Self {
+        Self { reserve, ..self }
     }
 
     /// Whether a connection may take more; what it takes may exceed its share once.
@@ -51,7 +68,18 @@ impl Budget {
 
     /// Whether a connection that holds nothing may take, whatever its address holds.
     pub fn has_room_for_first(&self, who: Holder) -> bool {
-        self.held < self.total && !self.by_connection.contains_key(&who.connection)
+        self.held < self.total.saturating_add(self.reserve)
+            && !self.by_connection.contains_key(&who.connection)
+    }
+
+    /// Whether others may be refused for what the connections of an address hold.
+    pub fn is_used_up(&self, address: IpAddr) -> bool {
+        let held = self.by_address.get(&address).copied().unwrap_or(0);
+        self.held >= self.total || held >= self.per_address
+    }
+
+    pub fn held_by(&self, connection: u64) -> u64 {
+        self.by_connection.get(&connection).copied().unwrap_or(0)
     }
 
     pub fn take(&mut self, who: Holder, amount: u64) {
@@ -67,120 +95,12 @@ impl Budget {
     }
 }
 
-fn take_from<K: std::hash::Hash + Eq>(held: &mut HashMap<K, u64>, key: K, amount: u64) {
+pub fn take_from<K: std::hash::Hash + Eq>(held: &mut HashMap<K, u64>, key: K, amount: u64) {
     if let Some(left) = held.get_mut(&key) {
         *left = left.saturating_sub(amount);
         if *left == 0 {
             held.remove(&key);
         }
-    }
-}
-
-/// Bytes of large requests that are received or not yet answered; others wait.
-///
-/// Connections take turns: a connection with many large requests does not delay the others.
-/// Requests that wait have the number of their turn; each connection has one request in a turn.
-/// Invariant: who waits fits in as soon as nobody holds anything, whatever its size.
-pub struct LargeRequests {
-    limit: u64,
-    next: u64,
-    /// The turn of the request that was let in last.
-    turn: u64,
-    pub held_bytes: u64,
-    held: HashMap<Ticket, u64>,
-    waiting: BTreeMap<Ticket, Waiting>,
-    /// By connection, how many of its requests wait, and the turn of the last one.
-    last_turns: HashMap<u64, (u64, u64)>,
-    /// Since when somebody waits.
-    pub contended_since: Option<Instant>,
-}
-
-/// A large request: its turn when it began, and its number among all.
-pub type Ticket = (u64, u64);
-
-struct Waiting {
-    connection: u64,
-    size: u64,
-    granted: oneshot::Sender<()>,
-}
-
-impl LargeRequests {
-    pub fn new(limit: u64) -> Self {
-        Self {
-            limit,
-            next: 0,
-            turn: 0,
-            held_bytes: 0,
-            held: HashMap::new(),
-            waiting: BTreeMap::new(),
-            last_turns: HashMap::new(),
-            contended_since: None,
-        }
-    }
-
-    pub fn waiting(&self) -> u64 {
-        self.waiting.len() as u64
-    }
-
-    /// Return a ticket, and what to wait for if there is no room now.
-    pub fn ask(&mut self, connection: u64, size: u64) -> (Ticket, Option<oneshot::Receiver<()>>) {
-        let number = self.next;
-        self.next += 1;
-        if self.waiting.is_empty() && self.fits(size) {
-            let ticket = (self.turn, number);
-            self.hold(ticket, size);
-            return (ticket, None);
-        }
-        let (count, last) = self.last_turns.entry(connection).or_insert((0, self.turn));
-        *count += 1;
-        *last += 1;
-        let ticket = (*last, number);
-        let (granted, grant) = oneshot::channel();
-        self.waiting.insert(ticket, Waiting { connection, size, granted });
-        self.contended_since.get_or_insert_with(Instant::now);
-        (ticket, Some(grant))
-    }
-
-    /// A request was answered, or given up.
-    pub fn end(&mut self, ticket: Ticket) {
-        self.take_waiting(ticket);
-        self.held_bytes -= self.held.remove(&ticket).unwrap_or(0);
-        while let Some((&first, waiting)) = self.waiting.first_key_value() {
-            let size = waiting.size;
-            if !self.fits(size) {
-                break;
-            }
-            if let Some(granted) = self.take_waiting(first) {
-                self.turn = first.0;
-                self.hold(first, size);
-                // A receiver that has gone ends its ticket itself.
-                let _ = granted.send(());
-            }
-        }
-        if self.waiting.is_empty() {
-            self.contended_since = None;
-        }
-    }
-
-    /// Take a request out of those that wait, if it is among them.
-    fn take_waiting(&mut self, ticket: Ticket) -> Option<oneshot::Sender<()>> {
-        let waiting = self.waiting.remove(&ticket)?;
-        if let Some((count, _)) = self.last_turns.get_mut(&waiting.connection) {
-            *count -= 1;
-            if *count == 0 {
-                self.last_turns.remove(&waiting.connection);
-            }
-        }
-        Some(waiting.granted)
-    }
-
-    fn fits(&self, size: u64) -> bool {
-        self.held.is_empty() || self.held_bytes + size <= self.limit
-    }
-
-    fn hold(&mut self, ticket: Ticket, size: u64) {
-        self.held.insert(ticket, size);
-        self.held_bytes += size;
     }
 }
 
@@ -245,37 +165,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_take_turns() {
-        let mut large = LargeRequests::new(10);
-        let (mut last, _) = large.ask(1, 10);
-        let mut waiting: Vec<_> = [1, 1, 1, 2, 2, 3].map(|who| (who, large.ask(who, 10))).into();
-        assert_eq!(large.waiting(), 6);
-        let mut order = Vec::new();
-        while !waiting.is_empty() {
-            large.end(last);
-            let let_in = waiting
-                .iter_mut()
-                .position(|(_, (_, grant))| {
-                    grant.as_mut().is_some_and(|one| one.try_recv().is_ok())
-                })
-                .expect("one is let in");
-            let (who, (ticket, _)) = waiting.remove(let_in);
-            order.push(who);
-            last = ticket;
-        }
-        assert_eq!(order, [1, 2, 3, 1, 2, 1]);
-        large.end(last);
-        assert_eq!((large.held_bytes, large.waiting(), large.last_turns.len()), (0, 0, 0));
+    fn a_network_of_ipv6_is_one_address() {
+        let of = |text: &str| network_of(text.parse().unwrap());
+        assert_eq!(of("2001:db8:1:2:3:4:5:6"), of("2001:db8:1:2::9"));
+        assert_ne!(of("2001:db8:1:2::9"), of("2001:db8:1:3::9"));
+        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
+        assert_ne!(of("::ffff:10.0.0.1"), of("::ffff:10.0.0.2"));
+        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
     }
 
     #[test]
-    fn who_gives_up_leaves_nothing() {
-        let mut large = LargeRequests::new(10);
-        let (held, _) = large.ask(1, 10);
-        let (given_up, _grant) = large.ask(2, 10);
-        large.end(given_up);
-        assert_eq!((large.waiting(), large.last_turns.len()), (0, 0));
-        large.end(held);
-        assert_eq!(large.held_bytes, 0);
+    fn who_holds_nothing_has_the_reserve() {
+        let mut budget = Budget::new(10, 10, 10).with_reserve(5);
+        let who = |connection| Holder { connection, address: IpAddr::from([127, 0, 0, 1]) };
+        budget.take(who(1), 12);
+        assert!(!budget.has_room(who(2)) && budget.has_room_for_first(who(2)));
+        assert!(!budget.has_room_for_first(who(1)));
+        assert!(budget.is_used_up(who(2).address));
+        budget.take(who(2), 3);
+        assert!(!budget.has_room_for_first(who(3)), "the reserve is used up");
+        budget.give_back(who(1), 12);
+        assert!(budget.has_room(who(3)) && !budget.is_used_up(who(3).address));
+        assert_eq!((budget.held_by(1), budget.held_by(2)), (0, 3));
     }
 }

@@ -213,6 +213,7 @@ async fn hot(
         edge.put(Event::Hot { id: open.id, method, request, facts });
         open.command(answer).await?
     };
+    messages.end_ticket();
     match command {
         Command::Answer { frames, size, notify } => {
             open.state.set(State::Answered { notify, counts: streams });
@@ -224,7 +225,7 @@ async fn hot(
                     edge.check_answer(who, &mut guest)?;
                 }
                 let _unread = call.hold_unread(size);
-                answer.send(frames).await?;
+                answer.send(frames, &call.connection.taken).await?;
             }
             answer.end(OK, "");
             open.taken(notify);
@@ -244,11 +245,12 @@ async fn unary(mut call: Call<'_>, messages: &mut Messages, answer: &mut Answer)
         call.edge.put(Event::Rare { id: open.id, route: call.route.index, request, facts });
         (open.command(answer).await?, open)
     };
+    messages.end_ticket();
     match command {
         Command::Answer { frames, size, .. } => {
             open.state.set(State::Done);
             let _unread = call.hold_unread(size);
-            answer.send(frames).await?;
+            answer.send(frames, &call.connection.taken).await?;
             answer.end(OK, "");
             Ok(())
         }
@@ -269,7 +271,9 @@ async fn server_stream(
     let request = Some(call.first_request(messages).await?);
     let open = call.open();
     edge.put(Event::Rare { id: open.id, route: call.route.index, request, facts });
-    match open.command(answer).await? {
+    let command = open.command(answer).await?;
+    messages.end_ticket();
+    match command {
         Command::Send { frames, size } => {
             edge.check_answer(who, &mut guest)?;
             send(&call, &open, answer, frames, size).await?;
@@ -295,7 +299,12 @@ async fn talk(mut call: Call<'_>, messages: &mut Messages, answer: &mut Answer) 
 /// Give Python the messages that it wants; return what ends the call.
 async fn listen(call: &Call<'_>, open: &Open<'_>, messages: &mut Messages) -> End {
     loop {
-        open.slot.wanted.notified().await;
+        loop {
+            tokio::select! {
+                () = open.slot.wanted.notified() => break,
+                () = open.slot.answered.notified() => messages.end_ticket(),
+            }
+        }
         match messages.next(call.route.max_request_bytes).await {
             Ok(Some(message)) => call.edge.put(Event::Message { id: open.id, message }),
             Ok(None) => call.edge.put(Event::HalfClosed { id: open.id }),
@@ -324,7 +333,7 @@ async fn send(
     size: u64,
 ) -> Outcome<()> {
     let _unread = call.hold_unread(size);
-    answer.send(frames).await?;
+    answer.send(frames, &call.connection.taken).await?;
     call.edge.put(Event::Taken { id: open.id });
     Ok(())
 }

@@ -9,12 +9,14 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::sync::Notify;
 
-use crate::budgets::{Budget, Holder, LargeRequests, Uploads};
+use crate::budgets::{network_of, Budget, Holder, Uploads};
 use crate::facts::ConnectionFacts;
 use crate::frames::ClientFrames;
 use crate::guarded::Debt;
+use crate::large::LargeRequests;
 use crate::options::{Options, Routes};
 use crate::outcomes::{End, Outcome, RESOURCE_EXHAUSTED};
+use crate::pace::{self, Watch};
 use crate::shared::{Command, Event, Number, Order, Shared};
 
 /// Commands of Python for one call, and whether it wants another message.
@@ -22,6 +24,8 @@ use crate::shared::{Command, Event, Number, Order, Shared};
 pub struct Slot {
     commands: RefCell<VecDeque<Command>>,
     pub wanted: Notify,
+    /// Told to who waits for it now when Python says something to the client.
+    pub answered: Notify,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -32,6 +36,7 @@ impl Slot {
             return;
         }
         self.commands.borrow_mut().push_back(command);
+        self.answered.notify_waiters();
         if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();
         }
@@ -68,6 +73,11 @@ pub struct Connection {
     pub facts: Arc<ConnectionFacts>,
     pub frames: Rc<RefCell<ClientFrames>>,
     pub stage: Cell<Stage>,
+    /// Bytes of large requests that have come, and of those let in that have not (pace.rs).
+    pub received: Cell<u64>,
+    pub awaited: Cell<u64>,
+    /// Bytes of answers that the transport has taken.
+    pub taken: Cell<u64>,
     pub send_away: Notify,
     pub end: Notify,
 }
@@ -91,6 +101,7 @@ pub struct Edge {
     pub parked: RefCell<Budget>,
     pub rare: RefCell<Budget>,
     pub large: RefCell<LargeRequests>,
+    pub watch: RefCell<Watch>,
     pub uploads: RefCell<Uploads>,
     pub hot_waiting: Cell<u64>,
     pub draining: Cell<bool>,
@@ -111,17 +122,19 @@ pub struct Edge {
 impl Edge {
     pub fn new(shared: Arc<Shared>, options: Options, routes: Routes) -> Rc<Self> {
         let share = options.max_calls_per_address;
+        let unread = Budget::new(
+            options.max_unread_bytes,
+            options.max_unread_bytes_per_address,
+            options.max_unread_bytes_per_connection,
+        );
         Rc::new(Self {
             calls: RefCell::default(),
-            unread: RefCell::new(Budget::new(
-                options.max_unread_bytes,
-                options.max_unread_bytes_per_address,
-                options.max_unread_bytes_per_connection,
-            )),
+            unread: RefCell::new(unread.with_reserve(options.unread_reserve_bytes)),
             guests: RefCell::default(),
             parked: RefCell::new(Budget::new(options.max_hot_calls, share, share)),
             rare: RefCell::new(Budget::new(options.max_rare_calls, share, share)),
-            large: RefCell::new(LargeRequests::new(options.max_large_request_bytes)),
+            large: RefCell::new(LargeRequests::new(options.large_requests)),
+            watch: RefCell::default(),
             uploads: RefCell::new(Uploads::new()),
             hot_waiting: Cell::new(0),
             draining: Cell::new(false),
@@ -238,13 +251,15 @@ impl Edge {
     /// End a call with a large answer while there is too much that clients have not read.
     ///
     /// Others at the address of a client that does not read are not refused for it: a connection
-    /// that has read everything may have one such call at a time beyond its address's share, for as
-    /// long as it keeps what is returned.
-    pub fn check_unread(&self, who: Holder) -> Outcome<Option<Guest<'_>>> {
+    /// that has read everything may have one such call at a time beyond its address's share, and
+    /// from the reserve beyond the total, for as long as it keeps what is returned.
+    pub fn check_unread(self: &Rc<Self>, who: Holder) -> Outcome<Option<Guest<'_>>> {
         let unread = self.unread.borrow();
         if unread.has_room(who) {
             return Ok(None);
         }
+        // The client that is the cause of it has a limited time to read on.
+        pace::watch(self);
         let connection = who.connection;
         if unread.has_room_for_first(who) && self.guests.borrow_mut().insert(connection) {
             return Ok(Some(Guest { edge: self, connection }));
@@ -253,7 +268,11 @@ impl Edge {
     }
 
     /// End a call whose answer there is no room for: many were admitted before one was answered.
-    pub fn check_answer<'a>(&'a self, who: Holder, guest: &mut Option<Guest<'a>>) -> Outcome<()> {
+    pub fn check_answer<'a>(
+        self: &'a Rc<Self>,
+        who: Holder,
+        guest: &mut Option<Guest<'a>>,
+    ) -> Outcome<()> {
         if guest.is_none() || !self.unread.borrow().has_room_for_first(who) {
             *guest = self.check_unread(who)?;
         }
@@ -275,7 +294,7 @@ impl Edge {
 
     /// Take in a client that connects; None: there are too many.
     pub fn admit(&self, address: SocketAddr) -> Option<Rc<Connection>> {
-        let ip = address.ip();
+        let ip = network_of(address.ip());
         let of_address = self.of_address.borrow().get(&ip).copied().unwrap_or(0);
         let all = self.open_connections.get() + self.shared.waiting_for_python();
         if all >= self.options.max_connections
@@ -292,6 +311,9 @@ impl Edge {
             facts: Arc::new(ConnectionFacts::new(address.to_string())),
             frames: Rc::new(RefCell::new(ClientFrames::new(guard))),
             stage: Cell::new(Stage::Beginning),
+            received: Cell::new(0),
+            awaited: Cell::new(0),
+            taken: Cell::new(0),
             send_away: Notify::new(),
             end: Notify::new(),
         });

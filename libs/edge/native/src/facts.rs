@@ -18,13 +18,18 @@ pub struct ConnectionFacts {
     decoded: Mutex<Decoded>,
 }
 
+// An idle connection may keep so much of headers: enough for those that clients send repeatedly.
 const MAX_NAMES: usize = 64;
+const MAX_PAIR_VALUE_BYTES: usize = 256;
+const MAX_PAIRS_BYTES: usize = 8 << 10;
+const MAX_KEPT_BYTES: usize = 4 << 10; // of the headers of one call, as a whole
 const TIMEOUT: &str = "grpc-timeout";
 
 #[derive(Default)]
 struct Decoded {
     peer: Option<Py<PyString>>,
     pairs: HashMap<HeaderName, (HeaderValue, Py<PyString>, Py<PyString>)>,
+    pairs_bytes: usize,
     last: Option<(Arc<HeaderMap>, Py<PyAny>)>,
 }
 
@@ -40,7 +45,11 @@ impl ConnectionFacts {
         let mut latest = lock(&self.latest);
         match &*latest {
             Some(seen) if **seen == headers => seen.clone(),
-            _ => latest.insert(Arc::new(headers)).clone(),
+            _ if size_of(&headers) > MAX_KEPT_BYTES => {
+                *latest = None;
+                Arc::new(headers)
+            }
+            _ => latest.insert(Arc::new(own_copy(&headers))).clone(),
         }
     }
 
@@ -70,22 +79,72 @@ impl ConnectionFacts {
                     let key = PyString::new(py, text).unbind();
                     let shown = String::from_utf8_lossy(value.as_bytes());
                     let shown = PyString::new(py, &shown).unbind();
-                    if decoded.pairs.len() >= MAX_NAMES {
-                        decoded.pairs.clear();
-                    }
-                    decoded.pairs.insert(
-                        name.clone(),
-                        (value.clone(), key.clone_ref(py), shown.clone_ref(py)),
-                    );
+                    decoded.keep(name, value, (key.clone_ref(py), shown.clone_ref(py)));
                     (key, shown)
                 }
             };
             dict.set_item(key, value)?;
         }
         let made = PyMappingProxy::new(py, dict.as_mapping()).into_any().unbind();
-        decoded.last = Some((headers.clone(), made.clone_ref(py)));
+        let is_small = size_of(headers) <= MAX_KEPT_BYTES;
+        decoded.last = is_small.then(|| (headers.clone(), made.clone_ref(py)));
         Ok(made)
     }
+
+    /// Bytes of headers that are kept for the calls to come.
+    #[cfg(test)]
+    fn kept_bytes(&self) -> usize {
+        let decoded = lock(&self.decoded);
+        let latest = lock(&self.latest).as_deref().map_or(0, size_of);
+        decoded.pairs_bytes + latest + decoded.last.as_ref().map_or(0, |(last, _)| size_of(last))
+    }
+}
+
+impl Decoded {
+    /// Keep a header for the next call, if it is small.
+    fn keep(
+        &mut self,
+        name: &HeaderName,
+        value: &HeaderValue,
+        texts: (Py<PyString>, Py<PyString>),
+    ) {
+        let size = name.as_str().len() + value.len();
+        if value.len() > MAX_PAIR_VALUE_BYTES || size > MAX_PAIRS_BYTES {
+            return;
+        }
+        if let Some((seen, _, _)) = self.pairs.remove(name) {
+            self.pairs_bytes -= name.as_str().len() + seen.len();
+        }
+        if self.pairs.len() >= MAX_NAMES || self.pairs_bytes + size > MAX_PAIRS_BYTES {
+            self.pairs.clear();
+            self.pairs_bytes = 0;
+        }
+        if let Some((name, value)) = own_header(name, value) {
+            self.pairs.insert(name, (value, texts.0, texts.1));
+            self.pairs_bytes += size;
+        }
+    }
+}
+
+fn size_of(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
+}
+
+/// Return headers that share no memory with the frames that they came in.
+///
+/// h2 cuts names and values out of its buffer: a header of ten bytes would keep 16 KiB alive.
+fn own_copy(headers: &HeaderMap) -> HeaderMap {
+    let pairs = headers.iter().filter_map(|(name, value)| own_header(name, value));
+    let mut own = HeaderMap::with_capacity(headers.keys_len());
+    for (name, value) in pairs {
+        own.append(name, value);
+    }
+    own
+}
+
+fn own_header(name: &HeaderName, value: &HeaderValue) -> Option<(HeaderName, HeaderValue)> {
+    let name = HeaderName::from_bytes(name.as_str().as_bytes()).ok()?;
+    Some((name, HeaderValue::from_bytes(value.as_bytes()).ok()?))
 }
 
 /// Headers of HTTP and gRPC themselves.
@@ -171,5 +230,33 @@ mod tests {
         assert!(!Arc::ptr_eq(&first, &other));
         assert_eq!(other["x-mq-client-id"], "b");
         assert_eq!(*first, *facts.shared(headers("a", "3S")));
+    }
+
+    #[test]
+    fn what_is_kept_of_headers_is_bounded() {
+        Python::initialize();
+        Python::attach(|py| {
+            let facts = ConnectionFacts::new("127.0.0.1:1".to_owned());
+            for number in 0..1_000 {
+                let mut headers = HeaderMap::new();
+                for (name, size) in [("small", 200), ("large", 15_000 * (number % 2))] {
+                    let name = HeaderName::try_from(format!("{name}{number}")).unwrap();
+                    headers.insert(name, HeaderValue::try_from("v".repeat(size)).unwrap());
+                }
+                let headers = facts.shared(headers);
+                let shown = facts.metadata(py, &headers).unwrap();
+                let sizes = ["small", "large"].map(|name| {
+                    let value = shown.bind(py).get_item(format!("{name}{number}")).unwrap();
+                    value.extract::<String>().unwrap().len()
+                });
+                assert_eq!(sizes, [200, 15_000 * (number % 2)]);
+                assert!(facts.kept_bytes() <= MAX_PAIRS_BYTES + 2 * MAX_KEPT_BYTES);
+            }
+            let again: HeaderMap = facts.shared(headers("a", "3S")).as_ref().clone();
+            let first = facts.shared(again.clone());
+            let shown = facts.metadata(py, &first).unwrap();
+            let second = facts.metadata(py, &facts.shared(again)).unwrap();
+            assert!(shown.is(&second), "unchanged headers are one object");
+        });
     }
 }

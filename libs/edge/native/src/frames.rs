@@ -266,7 +266,6 @@ impl ServerFrames {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn frames() -> ClientFrames {
         let mut frames = ClientFrames::new(Guard {
@@ -280,7 +279,6 @@ mod tests {
             max_control_pause_s: 1.0,
             control_grace_s: 0.5,
             control_connections_per_address: 2.0,
-            max_request_pause: Duration::from_secs(1),
             resets_at_once: 10,
         });
         frames.pass_over(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");

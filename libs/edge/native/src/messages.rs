@@ -1,9 +1,10 @@
 //! gRPC messages of one stream, in and out, and the text forms of gRPC's headers.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use h2::server::SendResponse;
@@ -12,9 +13,10 @@ use http::header::{HeaderName, HeaderValue, CONTENT_TYPE};
 use http::{HeaderMap, Response};
 use tokio::sync::oneshot;
 
-use crate::budgets::Ticket;
 use crate::edge::{Connection, Edge};
+use crate::large::Ticket;
 use crate::outcomes::{End, Outcome, INTERNAL, UNIMPLEMENTED};
+use crate::pace::{self, Awaited};
 use crate::shared::Number;
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -22,7 +24,6 @@ const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const ACCEPTS: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const PREFIX_BYTES: usize = 5;
-const STANDSTILL_LOOK: Duration = Duration::from_millis(250);
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400 * 365);
 
 /// The requests of a stream, message by message.
@@ -82,29 +83,23 @@ impl Messages {
 
     /// Receive a large message: first of all there must be room for it.
     async fn collect_large(&mut self, size: usize) -> Outcome<()> {
-        let who = self.connection.holder.connection;
+        let who = self.connection.holder;
         let (ticket, grant) = self.edge.large.borrow_mut().ask(who, size as u64);
         self.ticket = Some(ticket);
         self.edge.show_large();
         if let Some(grant) = grant {
+            pace::watch(&self.edge);
             self.wait_for_room(grant).await?;
         }
         let _ = self.body.flow_control().release_capacity(std::mem::take(&mut self.owed));
-        let pause = self.edge.options.guard.max_request_pause;
-        let mut progress = Instant::now();
+        let connection = self.connection.clone();
+        let mut awaited = Awaited::new(&connection, size.saturating_sub(self.have) as u64);
         while self.have < size {
-            match tokio::time::timeout(STANDSTILL_LOOK, self.more(true)).await {
-                Ok(Ok(true)) => progress = Instant::now(),
-                Ok(Ok(false)) => break,
-                Ok(Err(end)) => return Err(end),
-                Err(_) => {
-                    let contended = self.edge.large.borrow().contended_since;
-                    if contended.is_some_and(|since| progress.max(since).elapsed() >= pause) {
-                        self.connection.end_for_standstill(&self.edge);
-                        return Err(End::Gone);
-                    }
-                }
+            let before = self.have;
+            if !self.more(true).await? {
+                break;
             }
+            awaited.come((self.have - before) as u64);
         }
         Ok(())
     }
@@ -166,9 +161,12 @@ impl Messages {
         taken
     }
 
-    fn end_ticket(&mut self) {
+    /// A large request holds no room any more: Python has answered it, and holds it no longer.
+    ///
+    /// Its answer has a limit of its own: how long a client takes to read it is its own business.
+    pub fn end_ticket(&mut self) {
         if let Some(ticket) = self.ticket.take() {
-            self.edge.large.borrow_mut().end(ticket);
+            self.edge.large.borrow_mut().end(self.connection.holder, ticket);
             self.edge.show_large();
         }
     }
@@ -224,7 +222,9 @@ impl Answer {
     }
 
     /// Send frames as fast as the client reads; return when the transport has all.
-    pub async fn send(&mut self, frames: Vec<Bytes>) -> Outcome<()> {
+    ///
+    /// Args: taken: counts the bytes that it has.
+    pub async fn send(&mut self, frames: Vec<Bytes>, taken: &Cell<u64>) -> Outcome<()> {
         let stream = self.stream()?;
         for mut frame in frames {
             while frame.has_remaining() {
@@ -237,6 +237,7 @@ impl Answer {
                 }
                 let now = stream.capacity().min(frame.len());
                 stream.send_data(frame.split_to(now), false).map_err(|_| End::Gone)?;
+                taken.set(taken.get() + now as u64);
             }
         }
         Ok(())

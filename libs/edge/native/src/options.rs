@@ -7,6 +7,9 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::large::Shares;
+use crate::pace::LeastRate;
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     HotUnary(u8),
@@ -41,12 +44,17 @@ pub struct Options {
     pub max_unread_bytes: u64,
     pub max_unread_bytes_per_address: u64,
     pub max_unread_bytes_per_connection: u64,
+    pub unread_reserve_bytes: u64,
+    /// The least rate of a client that has answers to read while there is no room for others.
+    pub least_read: LeastRate,
     pub max_streams_per_connection: u32,
     pub slow_upload: Duration,
     pub max_upload: Duration,
     pub max_slow_uploads: u64,
     pub max_slow_uploads_per_address: u64,
-    pub max_large_request_bytes: u64,
+    pub large_requests: Shares,
+    /// The least rate of a client that sends large requests while others wait for their room.
+    pub least_upload: LeastRate,
     pub max_metadata_bytes: u32,
     pub send_buffer_bytes: u32,
     pub guard: Guard,
@@ -65,7 +73,6 @@ pub struct Guard {
     pub max_control_pause_s: f64,
     pub control_grace_s: f64,
     pub control_connections_per_address: f64,
-    pub max_request_pause: Duration,
     pub resets_at_once: u64,
 }
 
@@ -93,12 +100,25 @@ impl Options {
             max_unread_bytes: number("max_unread_bytes")?,
             max_unread_bytes_per_address: number("max_unread_bytes_per_address")?,
             max_unread_bytes_per_connection: number("max_unread_bytes_per_connection")?,
+            unread_reserve_bytes: number("unread_reserve_bytes")?,
+            least_read: LeastRate {
+                window: ms("max_read_pause_ms")?,
+                bytes_per_s: number("min_read_bytes_per_s")?,
+            },
             max_streams_per_connection: number("max_streams_per_connection")? as u32,
             slow_upload: ms("slow_upload_ms")?,
             max_upload: ms("max_upload_ms")?,
             max_slow_uploads: number("max_slow_uploads")?,
             max_slow_uploads_per_address: number("max_slow_uploads_per_address")?,
-            max_large_request_bytes: number("max_large_request_bytes")?,
+            large_requests: Shares {
+                total: number("max_large_request_bytes")?,
+                per_address: number("max_large_request_bytes_per_address")?,
+                per_connection: number("max_large_request_bytes_per_connection")?,
+            },
+            least_upload: LeastRate {
+                window: ms("max_request_pause_ms")?,
+                bytes_per_s: number("min_upload_bytes_per_s")?,
+            },
             max_metadata_bytes: number("max_metadata_bytes")? as u32,
             send_buffer_bytes: number("relay_buffer_bytes")? as u32,
             guard: Guard {
@@ -112,7 +132,6 @@ impl Options {
                 max_control_pause_s: seconds("max_control_pause_ms")?,
                 control_grace_s: seconds("control_grace_ms")?,
                 control_connections_per_address: number("control_connections_per_address")? as f64,
-                max_request_pause: ms("max_request_pause_ms")?,
                 resets_at_once: (resets_per_s * seconds("control_credit_ms")?) as u64,
             },
         })

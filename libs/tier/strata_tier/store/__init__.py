@@ -2,6 +2,7 @@
 
 from strata_tier.store.credentials import S3Credentials
 from strata_tier.store.drivers.memory import MemoryBucket
+from strata_tier.store.known import KnownStore
 from strata_tier.store.opening import OpenWith, open_store
 from strata_tier.store.ports import (
     Buffer,
@@ -19,6 +20,7 @@ from strata_tier.store.url import StoreUrl, parse
 
 __all__ = [
     "Buffer",
+    "KnownStore",
     "MemoryBucket",
     "ObjectNotFoundError",
     "ObjectStore",

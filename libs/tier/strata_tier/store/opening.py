@@ -17,6 +17,7 @@ from strata_runtime.metrics import Metrics
 from strata_tier.store.credentials import S3Credentials
 from strata_tier.store.drivers.memory import MemoryBucket, MemoryObjectStore
 from strata_tier.store.drivers.posix import PosixStore
+from strata_tier.store.known import KnownStore
 from strata_tier.store.ports import ObjectStore
 from strata_tier.store.retrying import RequestGate
 from strata_tier.store.store_options import StoreOptions
@@ -34,6 +35,7 @@ class OpenWith:
         credentials: of S3; None, as with all others: the usual chain of the driver's library.
         memory: buckets of `memory://NAME`; whoever shares the mapping shares the objects.
         random: spreads the pauses before requests are repeated.
+        known: what is known of this store from earlier; None: nothing.
     """
 
     options: StoreOptions = field(default_factory=StoreOptions)
@@ -42,17 +44,18 @@ class OpenWith:
     credentials: S3Credentials | None = None
     memory: dict[str, MemoryBucket] = field(default_factory=dict)
     random: Callable[[], float] = random.random
+    known: KnownStore | None = None
 
 
 async def open_store(url: StoreUrl | str, opened_with: OpenWith | None = None) -> ObjectStore:
     """Open a store. The caller closes it.
 
-    `posix` makes its folder; the others send nothing yet, so a store that is down does not keep
-    a node from starting.
+    `posix` makes its folder if nothing is known of the store; the others, and `posix` otherwise,
+    send nothing yet, so a store that is down does not keep a node from starting.
 
     Raises:
         ConfigError: the URL is wrong, or its driver is not installed.
-        StoreError: a folder cannot be used, or there are no credentials for Google.
+        StoreError: a new folder cannot be used, or there are no credentials for Google.
     """
     if isinstance(url, str):
         url = parse(url)
@@ -65,10 +68,10 @@ async def open_store(url: StoreUrl | str, opened_with: OpenWith | None = None) -
             given.memory.setdefault(url.name, MemoryBucket()), gate, given.clock
         )
     if url.scheme == "posix":
-        return await PosixStore.open(Path(url.path), gate)
+        return await PosixStore.open(Path(url.path), gate, given.known, must_exist=url.must_exist)
     try:
         if url.scheme == "hdfs":
-            return await _open_hdfs(url, gate)
+            return await _open_hdfs(url, gate, given.known)
         if url.scheme == "gs":
             return await _open_gs(url, gate)
         return await _open_s3(url, given.credentials, gate)
@@ -98,7 +101,7 @@ async def _open_gs(url: StoreUrl, gate: RequestGate) -> ObjectStore:
     return await GsStore.open(url.host, url.prefix, url.options.get("endpoint", ENDPOINT), gate)
 
 
-async def _open_hdfs(url: StoreUrl, gate: RequestGate) -> ObjectStore:
+async def _open_hdfs(url: StoreUrl, gate: RequestGate, known: KnownStore | None) -> ObjectStore:
     from strata_tier.store.drivers.hdfs import HdfsLocation, HdfsStore
 
     replication = url.options.get("replication")
@@ -109,5 +112,6 @@ async def _open_hdfs(url: StoreUrl, gate: RequestGate) -> ObjectStore:
         f"/{url.path}",
         url.options.get("config"),
         int(replication) if replication else None,
+        url.must_exist,
     )
-    return await HdfsStore.open(location, gate)
+    return await HdfsStore.open(location, gate, known)

@@ -1,9 +1,9 @@
 """URLs of object stores, the value of `--tier`.
 
-    posix:///DIRECTORY
+    posix:///DIRECTORY?existing=true
     s3://BUCKET/PREFIX?endpoint=http://HOST:PORT&region=NAME&dialect=minio
     gs://BUCKET/PREFIX?endpoint=http://HOST:PORT
-    hdfs://HOST:PORT,HOST:PORT/PATH?replication=3&config=DIRECTORY
+    hdfs://HOST:PORT,HOST:PORT/PATH?replication=3&config=DIRECTORY&existing=true
     memory://NAME
 
 A URL holds no secret: it is shown in logs, metrics and errors.
@@ -20,10 +20,10 @@ from strata_runtime.errors import ConfigError
 from strata_tier.store.ports import check_key
 
 OPTIONS: Mapping[str, frozenset[str]] = {
-    "posix": frozenset(),
+    "posix": frozenset({"existing"}),
     "s3": frozenset({"endpoint", "region", "dialect"}),
     "gs": frozenset({"endpoint"}),
-    "hdfs": frozenset({"config", "replication"}),
+    "hdfs": frozenset({"config", "existing", "replication"}),
     "memory": frozenset(),
 }
 
@@ -62,6 +62,11 @@ class StoreUrl:
         """Return the prefix of every key of a bucket: empty, or the path and a slash."""
         return f"{self.path}/" if self.path else ""
 
+    @property
+    def must_exist(self) -> bool:
+        """Whether the folder is never made, also when nothing is known to be in it."""
+        return self.options.get("existing") == "true"
+
     def under(self, folder: str) -> StoreUrl:
         """The same store with a folder more: a namespace's own prefix.
 
@@ -89,6 +94,8 @@ def parse(text: str) -> StoreUrl:
     unknown = sorted(set(options) - OPTIONS[scheme])
     if unknown:
         raise ConfigError(f"{text}: {scheme}:// has no option {', '.join(unknown)}")
+    if options.get("existing", "true") not in ("true", "false"):
+        raise ConfigError(f"{text}: existing is true or false")
     if scheme == "posix":
         if parts.netloc or len(parts.path) < 2:
             raise ConfigError(f"{text}: write posix:///DIRECTORY, with three slashes")

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from strata_broker.base import errors
 from strata_broker.base.shares import Owner, OwnerShares
+from strata_edge.addresses import network_of_peer
 from strata_mq.requests import Code, RequestError
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
@@ -158,7 +159,7 @@ class Admission:
 # A client has many calls that wait, and each of them keeps its owners.
 @lru_cache(maxsize=1024)
 def _owners(client_id: str, peer: str) -> tuple[Owner, ...]:
-    return ("client", client_id), ("connection", peer), ("address", peer.rpartition(":")[0])
+    return ("client", client_id), ("connection", peer), ("address", network_of_peer(peer))
 
 
 @lru_cache(maxsize=64)

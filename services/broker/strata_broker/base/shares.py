@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from strata_broker.base import errors
+from strata_edge.addresses import network_of_peer
 from strata_runtime.metrics import Metrics
 
 Owner = tuple[str, str]
@@ -39,7 +40,7 @@ def all_owners_of(client_id: str, peer: str) -> tuple[Owner, ...]:
         client_id: from the call's metadata; "" if the call has none.
         peer: address of its connection, `host:port`.
     """
-    places = ("connection", peer), ("address", peer.rpartition(":")[0])
+    places = ("connection", peer), ("address", network_of_peer(peer))
     return (("client", client_id), *places) if client_id else places
 
 

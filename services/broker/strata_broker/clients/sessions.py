@@ -17,7 +17,8 @@ from strata_broker.access.principals import AccessRefused
 from strata_broker.base.config import SessionSection
 from strata_broker.base.errors import too_many_requests
 from strata_broker.metadata.metadata import Name
-from strata_broker.metadata.requests import Caller, host_of, milliseconds
+from strata_broker.metadata.requests import Caller, milliseconds
+from strata_edge.addresses import network_of_peer
 from strata_mq.layout import key_hash
 from strata_mq.requests import Code
 from strata_runtime.clock import Clock
@@ -174,7 +175,7 @@ class Sessions:
         """
         client = self._clients.get(client_id)
         if client is None:
-            client = self._welcome(client_id, host_of(peer))
+            client = self._welcome(client_id, network_of_peer(peer))
         if user and client.user != user:
             if client.user:
                 raise not_owned(client_id)

@@ -32,7 +32,8 @@ from strata_broker.clients.sessions import Client, Sessions
 from strata_broker.metadata.filters import Filters
 from strata_broker.metadata.metadata import MetadataView, Name
 from strata_broker.metadata.quotas import Quotas
-from strata_broker.metadata.requests import Caller, caller_of, host_of, language_of
+from strata_broker.metadata.requests import Caller, caller_of, language_of
+from strata_edge.addresses import network_of_peer
 from strata_edge.ports import CallError, CallInfo
 from strata_mq.requests import Code, RequestError
 from strata_runtime.limits import Limit
@@ -190,7 +191,7 @@ class Telemetry:
             caller = caller_of(info.metadata)
         except RequestError as bad:
             raise _stream_error(bad) from bad
-        address = host_of(info.peer)
+        address = network_of_peer(info.peer)
         owner = (("address", address),)
         if not self._shares.try_take(owner):
             raise CallError(

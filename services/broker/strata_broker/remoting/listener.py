@@ -11,13 +11,13 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from strata_broker.access.call_runtime import CallRuntime
-from strata_broker.metadata.requests import host_of
 from strata_broker.remoting.connection import ConnectionPort, RemotingConnection
 from strata_broker.remoting.dispatcher import RemotingDispatcher
 from strata_broker.remoting.exchange import RemotingPeer
 from strata_broker.remoting.server_tls import ServerTls
 from strata_broker.remoting.unfinished_frames import UnfinishedFrames
 from strata_broker.remoting.unread_answers import UnreadAnswers
+from strata_edge.addresses import network_of_peer
 from strata_edge.handover import HandedConnection
 from strata_runtime.limits import Limit
 from strata_runtime.listening import endpoint_of, listening
@@ -141,7 +141,7 @@ class RemotingListener:
         # One that was accepted before the stop may be made behind it.
         if not self._is_open:
             return False
-        address = host_of(connection.peer)
+        address = network_of_peer(connection.peer)
         if self._addresses[address] >= self._config.max_connections_per_address:
             return False
         if not self._limit.try_take():
@@ -152,7 +152,7 @@ class RemotingListener:
         return True
 
     def _leave(self, connection: RemotingConnection) -> None:
-        address = host_of(connection.peer)
+        address = network_of_peer(connection.peer)
         self._connections.discard(connection)
         if not self._connections:
             self._empty.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strata_broker.base.remoting_config import RemotingSection
 from strata_broker.base.shares import OwnerShares
-from strata_broker.metadata.requests import host_of
+from strata_edge.addresses import network_of_peer
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
 
@@ -31,7 +31,7 @@ class UnfinishedFrames:
             peer: `host:port` of the client.
             size_bytes: positive.
         """
-        owners = (("address", host_of(peer)),)
+        owners = (("address", network_of_peer(peer)),)
         if not self._shares.try_take(owners, size_bytes):
             return "remoting.max_unfinished_bytes_per_address"
         if not self._limit.try_take(size_bytes):
@@ -42,4 +42,4 @@ class UnfinishedFrames:
     def give_back(self, peer: str, size_bytes: int) -> None:
         """Return what `refused` took."""
         self._limit.give_back(size_bytes)
-        self._shares.give_back((("address", host_of(peer)),), size_bytes)
+        self._shares.give_back((("address", network_of_peer(peer)),), size_bytes)

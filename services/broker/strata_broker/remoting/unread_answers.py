@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from strata_broker.base import errors
 from strata_broker.base.remoting_config import RemotingSection
 from strata_broker.base.shares import OwnerShares
-from strata_broker.metadata.requests import host_of
+from strata_edge.addresses import network_of_peer
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
 
@@ -60,7 +60,7 @@ class UnreadAnswers:
         if size_bytes <= _SMALL_BYTES:
             yield
             return
-        owners = ("connection", peer), ("address", host_of(peer))
+        owners = ("connection", peer), ("address", network_of_peer(peer))
         counted_bytes = min(size_bytes, self._most_bytes)
         if not self._shares.try_take(owners, counted_bytes):
             raise errors.too_many_requests(

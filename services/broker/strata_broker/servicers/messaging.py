@@ -17,12 +17,13 @@ from strata_broker.access.principals import ANYBODY
 from strata_broker.clients.provision import Provisioner
 from strata_broker.clients.route import Routes
 from strata_broker.clients.sessions import Sessions, not_owned
-from strata_broker.metadata.requests import Caller, addresses_of, host_of, use_of
+from strata_broker.metadata.requests import Caller, addresses_of, use_of
 from strata_broker.receives.ack import LeaseKeeper
 from strata_broker.receives.lite_subscriptions import LiteSubscriptions
 from strata_broker.receives.pulls import Puller
 from strata_broker.sends.recalls import Recaller
 from strata_broker.sends.transactions import Transactions
+from strata_edge.addresses import network_of_peer
 from strata_edge.ports import CallInfo
 from strata_mq.access import Action, ResourceKind
 from strata_mq.requests import (
@@ -199,7 +200,7 @@ class MessagingServicer:
         if client.user:
             owns = client.user == principal.user
         else:
-            owns = client.counted_at == host_of(info.peer)
+            owns = client.counted_at == network_of_peer(info.peer)
         group = client.consumer_group
         if not owns and (group is None or not principal.may(ResourceKind.GROUP, group, Action.SUB)):
             raise not_owned(client_id)

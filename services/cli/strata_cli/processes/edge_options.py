@@ -7,6 +7,7 @@ from pathlib import Path
 from strata_broker.base.method_limits import default_limits, method_limits
 from strata_cli.processes.standalone_config import EdgeSection, StandaloneConfig
 from strata_edge.guard_limits import GuardLimits
+from strata_edge.listener import Keepalive
 from strata_edge.options import EdgeOptions
 from strata_runtime import tls
 from strata_runtime.errors import ConfigError
@@ -58,6 +59,9 @@ def edge_options(
         max_unread_bytes=edge.max_unread_bytes,
         max_unread_bytes_per_address=edge.max_unread_bytes_per_address,
         max_unread_bytes_per_connection=edge.max_unread_bytes_per_connection,
+        unread_reserve_bytes=edge.unread_reserve_bytes,
+        max_read_pause_ms=edge.max_read_pause_ms,
+        min_read_bytes_per_s=edge.min_read_bytes_per_s,
         max_hot_calls=edge.max_hot_calls,
         max_rare_calls=edge.max_rare_calls,
         max_metadata_bytes=edge.max_metadata_bytes,
@@ -65,11 +69,16 @@ def edge_options(
         relay_buffer_bytes=edge.relay_buffer_bytes,
         guard=_guard_limits(edge),
         max_large_request_bytes=edge.max_large_request_bytes,
+        max_large_request_bytes_per_address=edge.max_large_request_bytes_per_address,
+        max_large_request_bytes_per_connection=edge.max_large_request_bytes_per_connection,
         slow_upload_ms=edge.slow_upload_ms,
         max_upload_ms=edge.max_upload_ms,
         max_slow_uploads=edge.max_slow_uploads,
         max_slow_uploads_per_address=edge.max_slow_uploads_per_address,
         handshake_timeout_ms=edge.handshake_timeout_ms,
+        keepalive=Keepalive(
+            edge.keepalive_idle_s, edge.keepalive_interval_s, edge.keepalive_questions
+        ),
     )
 
 
@@ -86,4 +95,5 @@ def _guard_limits(edge: EdgeSection) -> GuardLimits:
         control_grace_ms=edge.control_grace_ms,
         control_connections_per_address=edge.control_connections_per_address,
         max_request_pause_ms=edge.max_request_pause_ms,
+        min_upload_bytes_per_s=edge.min_upload_bytes_per_s,
     )

@@ -143,6 +143,24 @@ class EdgeSection(Section):
         ge=1,
         description="Time limit for a connection's first byte and its TLS handshake.",
     )
+    keepalive_idle_s: int = Field(
+        default=_EDGE.keepalive.idle_s,
+        ge=1,
+        le=32_767,
+        description="Silence of a connection after which TCP asks for a sign of life.",
+    )
+    keepalive_interval_s: int = Field(
+        default=_EDGE.keepalive.interval_s,
+        ge=1,
+        le=32_767,
+        description="Time between two such questions.",
+    )
+    keepalive_questions: int = Field(
+        default=_EDGE.keepalive.questions,
+        ge=1,
+        le=127,
+        description="Questions without an answer after which the connection is closed.",
+    )
     max_receive_bytes: int = Field(
         default=_EDGE.max_receive_bytes, ge=1024, description="Largest request."
     )
@@ -162,6 +180,23 @@ class EdgeSection(Section):
         ge=1,
         description="The same for one connection.",
     )
+    unread_reserve_bytes: int = Field(
+        default=_EDGE.unread_reserve_bytes,
+        ge=0,
+        description="Bytes beyond `max_unread_bytes` from which each connection that has read "
+        "everything receives one answer at a time.",
+    )
+    max_read_pause_ms: int = Field(
+        default=_EDGE.max_read_pause_ms,
+        ge=1,
+        description="Time in which a client with unread answers has to read on while others are "
+        "refused; a slower one is disconnected. With grpcio it counts only with edge.tls.",
+    )
+    min_read_bytes_per_s: int = Field(
+        default=_EDGE.min_read_bytes_per_s,
+        ge=1,
+        description="Rate that is asked of it in this time, unless it reads everything.",
+    )
     large_request_bytes: int = Field(
         default=_GUARD.large_request_bytes,
         ge=1024,
@@ -172,6 +207,16 @@ class EdgeSection(Section):
         ge=1,
         description="Most bytes of large requests that arrive or wait for an answer; a "
         "single one is always allowed. It counts only with edge.tls.",
+    )
+    max_large_request_bytes_per_address: int = Field(
+        default=_EDGE.max_large_request_bytes_per_address,
+        ge=1,
+        description="The same for the clients of one address; further large requests wait.",
+    )
+    max_large_request_bytes_per_connection: int = Field(
+        default=_EDGE.max_large_request_bytes_per_connection,
+        ge=1,
+        description="The same for one connection.",
     )
     slow_upload_ms: int = Field(
         default=_EDGE.slow_upload_ms,
@@ -196,9 +241,14 @@ class EdgeSection(Section):
     max_request_pause_ms: int = Field(
         default=_GUARD.max_request_pause_ms,
         ge=1,
-        description="Longest pause of a large request while others wait for its room; a "
-        "longer pause ends its connection. This key and the next ones, up to "
+        description="Time in which the large requests of a connection have to go on while others "
+        "wait for their room; a slower connection is ended. This key and the next ones, up to "
         "`relay_buffer_bytes`, count only with edge.tls.",
+    )
+    min_upload_bytes_per_s: int = Field(
+        default=_GUARD.min_upload_bytes_per_s,
+        ge=1,
+        description="Rate that is asked of them in this time, unless they come to their end.",
     )
     max_unfinished_requests_per_connection: int = Field(
         default=_GUARD.max_unfinished_requests,

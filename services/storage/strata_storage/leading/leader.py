@@ -83,21 +83,16 @@ class GroupLeader:
         )
         self.arrivals = Arrivals(options.max_waiters, options.max_waiter_bytes)
         self.sets = LeaseSets(machine, self.proposer, options.lease_sets_max, wake=self._wake)
-        self.takeover = Takeover(machine.state.group_time_ms, clock.monotonic_s())
+        self.takeover = takeover = Takeover(machine.state.group_time_ms, clock.monotonic_s())
         self._releases = Releases(
-            self.sets,
-            self.proposer,
-            clock,
-            takeover=self.takeover,
-            grace_s=options.holder_grace_s,
+            self.sets, self.proposer, clock, takeover=takeover, grace_s=options.holder_grace_s
         )
         self.trims = Trims(machine, self.proposer, options.trim_queues_max)
         self.pin_sweep = PinSweep(options.dedupe.window_ms)
         self.oldest = OldestKept()
         self.on_new_messages: Callable[[int, int], None] = lambda topic_id, queue: None
-        self.client_names = ClientNames(
-            machine.rows.client_names, self.proposer, options.client_names_max
-        )
+        names = machine.rows.client_names
+        self.client_names = ClientNames(names, self.proposer, options.client_names_max)
         self.appends = GroupAppender(machine, self.proposer, options)
         self.pops = GroupPopper(
             machine,

@@ -18,7 +18,7 @@ from strata_storage.leading.brokers import Brokers, LostBroker
 
 
 class Takeover:
-    """What one leader, in one term, has to know of takes around the end of a leader.
+    """Takes around the end of a leader, as the next one knows them in its term.
 
     Args:
         stamp_ms: last group time that was written before the term.

@@ -383,11 +383,6 @@ class StorageApp:
         writer = threads.writer
         log = await run_to_end(partial(self._open_log, disk), run=writer, undo=CommitLog.close)
         opened.push_async_callback(writer, log.close)
-        tier = None
-        if self._tier is not None:
-            tier = await open_tier(self._tier, self._folder, log, self._clock, self._metrics)
-        if tier is not None:
-            opened.push_async_callback(tier.close)
         store = self._store
         if store is None:
             store = await run_to_end(
@@ -396,6 +391,18 @@ class StorageApp:
                 undo=lambda opened: opened.close(),
             )
         opened.push_async_callback(writer, store.close)
+        tier = None
+        if self._tier is not None:
+            tier = await open_tier(
+                self._tier,
+                self._folder,
+                log,
+                rows=store,
+                clock=self._clock,
+                metrics=self._metrics,
+            )
+        if tier is not None:
+            opened.push_async_callback(tier.close)
         raft = self._raft(log, writer, threads.catch_up)
         tasks = Tasks("storage", self._on_fatal)
         opened.push_async_callback(tasks.stop)

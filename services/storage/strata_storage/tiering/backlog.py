@@ -66,6 +66,24 @@ def _default_space(_: int) -> str:
     return DEFAULT_SPACE
 
 
+class UploadsLeftOut(Protocol):
+    """Says what is left out of objects now, because it failed."""
+
+    def is_space_aside(self, space: str, /) -> bool:
+        """Whether nothing goes to a space now."""
+
+    def is_queue_aside(self, topic_id: int, queue: int, /) -> bool:
+        """Whether nothing of a queue is uploaded now."""
+
+
+class _Nothing:
+    def is_space_aside(self, _: str, /) -> bool:
+        return False
+
+    def is_queue_aside(self, _topic_id: int, _queue: int, /) -> bool:
+        return False
+
+
 class _OfSpace:
     """Messages of one space that wait.
 
@@ -94,10 +112,12 @@ class Backlog:
         is_tiered: says whether a topic's messages are uploaded; None: it is not known yet.
         options: when an object is due, and its size.
         space_of: the space that a topic's messages go to; an object is of one space.
+        left_out: what waits and is not chosen now.
     """
 
     __slots__ = (
         "_is_tiered",
+        "_left_out",
         "_machine",
         "_next_number",
         "_options",
@@ -117,19 +137,21 @@ class Backlog:
         *,
         options: UploadOptions,
         space_of: Callable[[int], str] = _default_space,
+        left_out: UploadsLeftOut | None = None,
     ) -> None:
         self._machine = machine
         self._space_of = space_of
         self._uploaded = uploaded
         self._is_tiered = is_tiered
         self._options = options
+        self._left_out: UploadsLeftOut = _Nothing() if left_out is None else left_out
         self._waiting: dict[QueueKey, _Waiting] = {}
         self._spaces: dict[str, _OfSpace] = {}
         self._next_number = 0
         # Queues with messages that were not looked at. Taken from its front, which only an
         # OrderedDict does without passing over all that went before.
         self._unseen: OrderedDict[QueueKey, None] = OrderedDict()
-        # Those of topics that are not known yet.
+        # Those of topics that are not known yet, and those that are left out.
         self._unknown: dict[QueueKey, None] = {}
 
     def __len__(self) -> int:
@@ -151,7 +173,8 @@ class Backlog:
         Queues beyond the first 10 000 are not counted.
         """
         behind = 0
-        for key in islice(self._waiting.keys() | self._unseen.keys(), _COUNTED_QUEUES_MAX):
+        keys = self._waiting.keys() | self._unseen.keys() | self._unknown.keys()
+        for key in islice(keys, _COUNTED_QUEUES_MAX):
             row = self._machine.queues.get(*key)
             if row is None or not self._is_tiered(key[0]):
                 continue
@@ -194,7 +217,7 @@ class Backlog:
         self._unknown.clear()
 
     def retry_unknown(self) -> None:
-        """Look at the queues once more whose topics were not known."""
+        """Look at the queues once more whose topics were not known, or that were left out."""
         unknown, self._unknown = self._unknown, {}
         self._unseen |= unknown
 
@@ -211,11 +234,12 @@ class Backlog:
             key = next(iter(self._unseen))
             row = self._machine.queues.get(*key)
             is_tiered = self._is_tiered(key[0])
-            if row is None or not is_tiered:
+            is_aside = self._left_out.is_queue_aside(*key)
+            if row is None or not is_tiered or is_aside:
                 left -= 1
                 del self._unseen[key]
                 self._remove(key)
-                if is_tiered is None and row is not None:
+                if row is not None and (is_tiered is None or (is_tiered and is_aside)):
                     self._unknown[key] = None
                 continue
             first = self._first(*key, row)
@@ -239,13 +263,17 @@ class Backlog:
                 self._remove(key)
         return True
 
+    def ready_ms(self) -> int | None:
+        """Return the store time of the oldest message that may be uploaded now; None: none may."""
+        return min((self._spaces[each].oldest_ms for each in self._ready()), default=None)
+
     def is_due(self, now_ms: int) -> bool:
         """Whether there is enough for an object, or something that waited for long enough."""
         options = self._options
         return any(
-            now_ms - of_space.oldest_ms >= options.flush_age_ms
-            or of_space.message_bytes >= options.object_bytes
-            for of_space in self._spaces.values()
+            now_ms - self._spaces[each].oldest_ms >= options.flush_age_ms
+            or self._spaces[each].message_bytes >= options.object_bytes
+            for each in self._ready()
         )
 
     def choose(self, ranges: list[OffsetRange], now_ms: int) -> Iterator[None]:
@@ -282,21 +310,27 @@ class Backlog:
                     oldest_first = self._oldest_first(space)
             yield
 
-    def _oldest_first(self, space: str) -> Iterator[QueueKey]:
+    def _oldest_first(self, space: str | None) -> Iterator[QueueKey]:
         """Yield the queues of a space, in order as far as they are asked for."""
-        of_space = self._spaces.get(space)
+        of_space = None if space is None else self._spaces.get(space)
         left = [] if of_space is None else of_space.queues.copy()
         while left:
             _, number, key = heappop(left)
             if self._is_waiting(key, number):
                 yield key
 
-    def _next_space(self, now_ms: int) -> str:
-        spaces = self._spaces
-        oldest = min(spaces, key=lambda space: spaces[space].oldest_ms, default=DEFAULT_SPACE)
-        if not spaces or now_ms - spaces[oldest].oldest_ms >= self._options.flush_age_ms:
+    def _ready(self) -> list[str]:
+        """Return the spaces in which something waits and that are not left out."""
+        return [each for each in self._spaces if not self._left_out.is_space_aside(each)]
+
+    def _next_space(self, now_ms: int) -> str | None:
+        spaces, ready = self._spaces, self._ready()
+        if not ready:
+            return None
+        oldest = min(ready, key=lambda space: spaces[space].oldest_ms)
+        if now_ms - spaces[oldest].oldest_ms >= self._options.flush_age_ms:
             return oldest
-        fullest = max(spaces, key=lambda space: spaces[space].message_bytes)
+        fullest = max(ready, key=lambda space: spaces[space].message_bytes)
         is_full = spaces[fullest].message_bytes >= self._options.object_bytes
         return fullest if is_full else oldest
 

@@ -75,6 +75,13 @@ METRICS: tuple[MetricSpec, ...] = (
         "Names of objects that jobs may delete, most of any raft group led here (limited).",
     ),
     MetricSpec(
+        "strata_storage_tier_set_aside",
+        "gauge",
+        "1",
+        "Spaces, queues and objects of raft groups led here that failed and are left alone for a "
+        "while, so that others go on (limited).",
+    ),
+    MetricSpec(
         "strata_storage_tier_rested_ms_total",
         "counter",
         "ms",

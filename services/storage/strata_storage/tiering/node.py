@@ -33,6 +33,7 @@ from strata_storage.tiering.retain import TierRetention
 from strata_storage.tiering.uploader import Uploader
 from strata_tier.objects import BlockEntry, ObjectRef, OpenObject
 from strata_tier.ranges import MirroredTierMetadata, RowTierMetadata, TierMetadata
+from strata_tier.store import StoreError
 
 # Bytes of an object that are read at once while it is read back.
 _VERIFY_REQUEST_BYTES = 8 * 1024 * 1024
@@ -45,6 +46,12 @@ class _Led(NamedTuple):
     uploader: Uploader
     retention: TierRetention
     publisher: Publisher
+
+    @property
+    def last_failure(self) -> str:
+        """Why something is not done, uploads first; empty: nothing fails."""
+        parts = (self.uploader, self.retention, self.publisher)
+        return next((each.last_failure for each in parts if each.last_failure), "")
 
 
 class NodeTiering:
@@ -109,11 +116,9 @@ class NodeTiering:
         if parts is None or leader is None:
             return
         uploader = Uploader(engine, leader, parts)
-        led = _Led(
-            uploader,
-            TierRetention(engine, uploader, parts, verify=self._verify),
-            Publisher(engine, parts, self._data.log),
-        )
+        publisher = Publisher(engine, uploader, parts, log=self._data.log)
+        retention = TierRetention(engine, uploader, parts, verify=self._verify, publisher=publisher)
+        led = _Led(uploader, retention, publisher)
         self._led[engine.raft_group] = led
         self._tasks.spawn(f"tier-{engine.raft_group}", uploader.run())
         self._tasks.spawn(f"tier-retention-{engine.raft_group}", self._retain(engine, led))
@@ -146,9 +151,10 @@ class NodeTiering:
         except StateError as error:
             self._logger.info("tier waits", raft_group=engine.raft_group, reason=str(error))
             return
-        await led.retention.turn(led.uploader.now_ms(), self.floors.get(engine.replica_id, 0))
+        # Before retention, which deletes only what the newest manifest does not name any more.
         if led.publisher.is_due():
             await led.publisher.publish()
+        await led.retention.turn(led.uploader.now_ms(), self.floors.get(engine.replica_id, 0))
 
     async def pause(self, engine: GroupEngine, *, paused: bool) -> None:
         """Stop the uploads of a raft group, or let them go on.
@@ -172,7 +178,7 @@ class NodeTiering:
         Raises:
             Refused: not the leader; there is no tier, or it is paused; the store failed.
         """
-        _, uploader = await self._asked(engine)
+        uploader = (await self._asked(engine))[1].uploader
         if uploader.is_paused:
             raise Refused(pb.OUTCOME_INVALID, "the tier is paused: strata tier resume")
         try:
@@ -190,8 +196,8 @@ class NodeTiering:
         Raises:
             Refused: see there; not the leader; there is no tier.
         """
-        outside, uploader = await self._asked(engine)
-        return await outside.replace(engine, uploader, change)
+        outside, led = await self._asked(engine)
+        return await outside.replace(engine, led.uploader, change)
 
     async def plan_sweep(self, engine: GroupEngine, old_keys: Sequence[str]) -> SweepPlan:
         """Say what a job outside may delete; see `OutsideWork.plan_sweep`.
@@ -199,8 +205,12 @@ class NodeTiering:
         Raises:
             Refused: see there; not the leader; there is no tier.
         """
-        outside, uploader = await self._asked(engine)
-        return await outside.plan_sweep(engine, uploader, old_keys)
+        outside, led = await self._asked(engine)
+        try:
+            before_ms = await led.publisher.deletable_before_ms()
+        except StoreError as error:
+            raise Refused(pb.OUTCOME_OVERLOADED, str(error)) from error
+        return await outside.plan_sweep(engine, led.uploader, old_keys, before_ms=before_ms)
 
     async def forget(self, engine: GroupEngine, object_ids: Sequence[int]) -> int:
         """Forget objects that a job outside deleted; see `OutsideWork.forget`.
@@ -208,10 +218,10 @@ class NodeTiering:
         Raises:
             Refused: see there; not the leader; there is no tier.
         """
-        outside, uploader = await self._asked(engine)
-        return await outside.forget(engine, uploader, object_ids)
+        outside, led = await self._asked(engine)
+        return await outside.forget(engine, led.uploader, object_ids)
 
-    async def _asked(self, engine: GroupEngine) -> tuple[OutsideWork, Uploader]:
+    async def _asked(self, engine: GroupEngine) -> tuple[OutsideWork, _Led]:
         """Return who answers a job, everything committed so far applied."""
         if self._outside is None:
             raise _no_tier()
@@ -219,7 +229,7 @@ class NodeTiering:
         led = self._led.get(engine.raft_group)
         if led is None or not led.uploader.leads:
             raise _not_led(engine)
-        return self._outside, led.uploader
+        return self._outside, led
 
     def status(self, engine: GroupEngine) -> tier_pb2.TierStatus:
         """Return how a raft group that is led here stands; reads its rows."""
@@ -240,7 +250,7 @@ class NodeTiering:
             uploader = led.uploader
             status.backlog_bytes = uploader.backlog.message_bytes
             status.oldest_ms = uploader.backlog.oldest_ms or 0
-            status.last_failure = uploader.last_failure
+            status.last_failure = led.last_failure
         if self._parts is not None:
             for topic_id, name, cost in self._parts.topics.costs.of_raft_group(engine.raft_group):
                 status.topics.add(
@@ -288,6 +298,10 @@ class NodeTiering:
         """Return how many objects of jobs are being read back."""
         return self._outside.proofs if self._outside is not None else 0
 
+    def set_aside(self) -> int:
+        """Return how many spaces, queues and objects failed and are left alone for a while."""
+        return sum(len(led.uploader.failures) + len(led.retention) for led in self._led.values())
+
     def leased_keys(self) -> int:
         """Return the most names of one raft group that jobs may delete."""
         return max((len(led.uploader.leased) for led in self._led.values()), default=0)
@@ -333,6 +347,7 @@ def tiering_of(
     metrics.gauge("rocketmq_tiered_store_dispatch_behind", tiering.messages_behind)
     metrics.gauge("strata_storage_tier_proofs", tiering.proofs)
     metrics.gauge("strata_storage_tier_leased_keys", tiering.leased_keys)
+    metrics.gauge("strata_storage_tier_set_aside", tiering.set_aside)
     if tier is not None:
         turns = tier.parts.work.upload_turns
         metrics.gauge("strata_storage_tier_uploads", lambda: turns.taken)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +16,9 @@ from strata_runtime.closing import close_all
 from strata_runtime.memory import keep_freed_memory
 from strata_runtime.metrics import Metrics
 from strata_seglog.log import CommitLog
+from strata_state.ports import RowReader
 from strata_storage.tiering.config import SpaceConfig, TierConfig
+from strata_storage.tiering.known_stores import KnownStores
 from strata_storage.tiering.metadata_publisher import MetadataPublisher, MetadataSource
 from strata_storage.tiering.pace import UploadPace
 from strata_storage.tiering.parts import (
@@ -29,7 +32,7 @@ from strata_storage.tiering.parts import (
     UploadTurns,
 )
 from strata_storage.tiering.uploads import ObjectUploads
-from strata_tier.objects import Stores, TopicCosts, space_prefix
+from strata_tier.objects import DEFAULT_SPACE, Stores, TopicCosts, space_prefix
 from strata_tier.reads import TierReader
 from strata_tier.store import (
     MemoryBucket,
@@ -115,30 +118,44 @@ class OpenTier:
         )
 
 
-async def _opened_stores(setup: TierSetup, clock: Clock, metrics: Metrics) -> Stores:
+async def _opened_stores(
+    setup: TierSetup, known: KnownStores, clock: Clock, metrics: Metrics
+) -> Stores:
     """Open the default store and those of namespaces that have one of their own."""
     config = setup.config
     options = config.store_options()
 
-    async def opened(url: StoreUrl, keys: TierConfig | SpaceConfig) -> ObjectStore:
-        credentials = _credentials(keys) if url.scheme == "s3" else None
-        given = OpenWith(options, metrics, clock, credentials, setup.memory, setup.random)
+    async def opened(url: StoreUrl, keys: TierConfig | SpaceConfig, space: str) -> ObjectStore:
+        given = OpenWith(
+            options,
+            metrics,
+            clock,
+            _credentials(keys) if url.scheme == "s3" else None,
+            setup.memory,
+            setup.random,
+            known.of(url.name, space),
+        )
         return await open_store(url, given)
 
     default_url = parse(config.url)
-    default = await opened(default_url, config)
+    default = await opened(default_url, config, DEFAULT_SPACE)
     spaces: dict[str, ObjectStore] = {}
     try:
-        for name, space in config.spaces.items():
-            if space.url:
-                spaces[name] = await opened(parse(space.url), space)
-            elif space.access_key:
-                folder = default_url.under(space_prefix(name).rstrip("/"))
-                spaces[name] = await opened(folder, space)
+        for name, url in _own_urls(config, default_url):
+            spaces[name] = await opened(url, config.spaces[name], name)
     except BaseException:
         await Stores(default, spaces).close()
         raise
     return Stores(default, spaces)
+
+
+def _own_urls(config: TierConfig, default_url: StoreUrl) -> Iterator[tuple[str, StoreUrl]]:
+    """Iterate (space, URL) of the spaces with a store of their own."""
+    for name, space in config.spaces.items():
+        if space.url:
+            yield name, parse(space.url)
+        elif space.access_key:
+            yield name, default_url.under(space_prefix(name).rstrip("/"))
 
 
 def _credentials(keys: TierConfig | SpaceConfig) -> S3Credentials | None:
@@ -149,23 +166,43 @@ def _credentials(keys: TierConfig | SpaceConfig) -> S3Credentials | None:
 
 
 async def open_tier(
-    setup: TierSetup, folder: Path, log: CommitLog, clock: Clock, metrics: Metrics
+    setup: TierSetup,
+    folder: Path,
+    log: CommitLog,
+    *,
+    rows: RowReader,
+    clock: Clock,
+    metrics: Metrics,
 ) -> OpenTier | None:
-    """Open the tier of a node, whose data folder this is; None: there is none.
+    """Open the tier of a node; None: there is none.
 
-    Nothing is asked of the store yet: a node starts without it.
+    Nothing is asked of a store that is known: a node starts without it.
+
+    Args:
+        setup: settings and sources.
+        folder: of the storage node's data.
+        log: messages that are uploaded.
+        rows: of all raft groups of the node; to be closed after the tier.
+        clock: time.
+        metrics: where the tier counts.
 
     Raises:
         ConfigError: the URL is wrong, or its driver is not installed.
-        StoreError: a folder cannot be used.
+        StoreError: a new folder cannot be used.
+        OSError: what is known of the stores cannot be read.
     """
     config = setup.config
     if not config.url:
         return None
+    own = {name for name, _ in _own_urls(config, parse(config.url))}
     # This is for the whole process: objects are moved in buffers of megabytes.
     keep_freed_memory()
-    stores = await _opened_stores(setup, clock, metrics)
     thread = TierThread()
+    async with AsyncExitStack() as opened:
+        opened.push_async_callback(asyncio.to_thread, thread.close)
+        known = await KnownStores.open(folder, rows, own, thread)
+        stores = await _opened_stores(setup, known, clock, metrics)
+        opened.pop_all()
     options = config.options()
     home = config.home or setup.home
     costs = TopicCosts(metrics, setup.topic_name)

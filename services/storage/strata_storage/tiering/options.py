@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from strata_mq.tier_policy import TierLevel
 from strata_storage.tiering.pace import PaceOptions
+from strata_storage.tiering.set_aside import SetAsideOptions
 from strata_tier.ranges import CompactionOptions, TierRetentionOptions
 
 
@@ -26,6 +27,10 @@ class UploadOptions:
         rows_per_turn: consume queue rows looked at before others get their turn.
         source_cache_bytes: columns and payloads of log entries kept while an object is written.
         max_uploads: objects of a node that are written at once, each of another raft group.
+        set_aside: for how long spaces whose store fails, and queues whose messages cannot be read,
+            are left out of objects while others have something to upload.
+        unreadable_per_step: queues with unreadable messages that are left out of an object at once;
+            with more of them the upload pauses before it is repeated.
     """
 
     object_bytes: int = 64 * 1024 * 1024
@@ -39,6 +44,8 @@ class UploadOptions:
     rows_per_turn: int = 500
     source_cache_bytes: int = 32 * 1024 * 1024
     max_uploads: int = 2
+    set_aside: SetAsideOptions = field(default_factory=SetAsideOptions)
+    unreadable_per_step: int = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +58,19 @@ class LocalOptions:
             gives up what they hold.
         queues_per_command: of one entry that names queues.
         manifest_interval_ms: how often the derived manifest is written, if there is something new.
+        set_aside: for how long retention and compaction leave objects and spaces alone that failed.
+        failures_per_space: failures of one space in one turn after which its other objects wait for
+            a later turn; each may last as long as the repeats of the store.
     """
 
     retention_ms: int = 3_600_000
     verify_bytes_per_turn: int = 2 * 1024 * 1024 * 1024
     queues_per_command: int = 1_000
     manifest_interval_ms: int = 300_000
+    set_aside: SetAsideOptions = field(
+        default_factory=lambda: SetAsideOptions(pause_ms=60_000, pause_max_ms=3_600_000)
+    )
+    failures_per_space: int = 3
 
 
 @dataclass(frozen=True, slots=True)

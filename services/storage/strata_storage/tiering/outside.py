@@ -156,7 +156,12 @@ class OutsideWork:
     # Deletions ----------------------------------------------------------------------------------
 
     async def plan_sweep(
-        self, engine: GroupEngine, uploader: Uploader, old_keys: Sequence[str]
+        self,
+        engine: GroupEngine,
+        uploader: Uploader,
+        old_keys: Sequence[str],
+        *,
+        before_ms: int,
     ) -> SweepPlan:
         """Say what a job may delete now; nothing is committed under these names meanwhile.
 
@@ -165,6 +170,7 @@ class OutsideWork:
             uploader: likewise.
             old_keys: listed in the raft group's own folders before the call, all of them too old
                 to be uploads; others are left out.
+            before_ms: group time; what was dropped later may be named by a manifest as live.
 
         Raises:
             Refused: OUTCOME_INVALID, too many keys; OUTCOME_OVERLOADED, to be asked again.
@@ -176,7 +182,9 @@ class OutsideWork:
         dead = await self._work.run_read(
             partial(plan_deletes, metadata, uploader.now_ms(), anything)
         )
-        swept = [held for held in dead if self._is_for_jobs(held)][: self._options.keys_max]
+        swept = [
+            held for held in dead if held.dropped_at_ms < before_ms and self._is_for_jobs(held)
+        ][: self._options.keys_max]
         async with uploader.turn:
             # As it is now: nothing is on its way to be committed while the turn is held.
             doomed = [held for held in swept if metadata.object(held.ref.object_id) == held]

@@ -3,6 +3,9 @@
 A checkpoint archive holds the raft group's small rows and the entries that messages which wait are
 in; the manifest says which objects hold which offsets, and names the archive. Both are derived and
 never changed; a running node never reads them.
+
+A restore reads the newest manifest, so no object may be deleted that this one still names (rule
+29). A leader knows what its own manifests name; it deletes nothing before it has published one.
 """
 
 from __future__ import annotations
@@ -14,12 +17,13 @@ from itertools import islice
 
 from strata_mq.layout import PendingKey, RowKind
 from strata_runtime.logs import get_logger
-from strata_seglog.errors import LogError
+from strata_seglog.errors import CorruptFrame, LogError
 from strata_seglog.log import CommitLog
 from strata_state.memory_store import MemoryStore
 from strata_state.ports import Row, StateError
 from strata_storage.group.engine import GroupEngine
 from strata_storage.tiering.parts import TieringParts
+from strata_storage.tiering.uploader import Uploader
 from strata_tier.base import TierError
 from strata_tier.objects import (
     ArchivedEntry,
@@ -50,12 +54,19 @@ class Publisher:
 
     Args:
         engine: of the raft group.
+        uploader: of its leader; every drop of this term is proposed through it.
         parts: of tiering.
         log: the node's CommitLog.
+
+    Attributes:
+        last_failure: why the last publication failed; empty: it did not.
     """
 
-    def __init__(self, engine: GroupEngine, parts: TieringParts, log: CommitLog) -> None:
+    def __init__(
+        self, engine: GroupEngine, uploader: Uploader, parts: TieringParts, *, log: CommitLog
+    ) -> None:
         self._engine = engine
+        self._uploader = uploader
         self._place = parts.place
         self._topics = parts.topics
         self._work = parts.work
@@ -64,6 +75,9 @@ class Publisher:
         self._run_read = parts.work.run_read
         self._published_s: float | None = None
         self._published_index = 0
+        # The newest manifest names no object as live that was dropped before this group time.
+        self._covered_ms = 0
+        self.last_failure = ""
         self._publishing = asyncio.Lock()
         self._logger = get_logger("tier")
 
@@ -81,6 +95,7 @@ class Publisher:
         try:
             await self._publish()
         except PUBLISH_FAILURES as error:
+            self.last_failure = f"manifest is not published: {error}"
             self._work.instruments.failures.add(1, {"work": "manifest"})
             self._logger.warning(
                 "manifest is not published", raft_group=self._engine.raft_group, reason=str(error)
@@ -96,6 +111,29 @@ class Publisher:
         await self._publish()
         return self._published_index
 
+    async def deletable_before_ms(self) -> int:
+        """Return before which group time an object must have been dropped to be deleted now.
+
+        No manifest that a restore would take names such an object as live. 0: nothing may be
+        deleted, because the newest manifest is of another leader, or not known to have arrived.
+
+        Raises:
+            StoreError: the store does not say whether there is a manifest.
+        """
+        if self._published_index and self._uploader.is_settled and not self._has_news():
+            # The newest manifest says what the rows say.
+            return self._uploader.now_ms() + 1
+        if self._covered_ms:
+            return self._covered_ms
+        home, raft_group = self._place.home, self._engine.raft_group
+        # None of this leader's is on its way meanwhile.
+        async with self._publishing:
+            before_ms = self._uploader.now_ms()
+            if raft_group not in await manifests_in(self._place.store, home):
+                # Nothing of this raft group can be restored, so nothing is kept for that.
+                return before_ms
+        return self._covered_ms
+
     async def _publish(self) -> None:
         # One at a time: two of one index would write under the same names.
         async with self._publishing:
@@ -104,31 +142,33 @@ class Publisher:
             if self._metadata is not None:
                 # Topics are made and groups changed while a raft group rests, too.
                 await self._metadata.publish()
+        self.last_failure = ""
 
     def _has_news(self) -> bool:
         return self._engine.machine.state.raft_index != self._published_index
 
     async def _publish_state(self) -> None:
         engine, home = self._engine, self._place.home
-        machine, generation = engine.machine, engine.whole_rows()
-        if generation is None:
-            # It led until a moment ago, and takes in a snapshot now.
-            return
-        machine.settle()
-        state = machine.state
-        name = ManifestName(engine.raft_group, state.term, state.raft_index)
-        archive_key = checkpoint_key(home, name)
-        description = Description(
-            home,
-            engine.raft_group,
-            state.raft_index,
-            state.term,
-            state.group_time_ms,
-            self._work.clock.wall_ms(),
-        )
-        # As they are now; a thread reads them, for there may be many.
-        rows = machine.rows.checkpoint()
-        waiting = machine.rows.pending.keys(machine.pending_bound)
+        async with self._uploader.turn:
+            machine, generation = engine.machine, engine.whole_rows()
+            if generation is None:
+                # It led until a moment ago, and takes in a snapshot now.
+                return
+            covered_ms = self._settled_ms()
+            machine.settle()
+            state = machine.state
+            name = ManifestName(engine.raft_group, state.term, state.raft_index)
+            description = Description(
+                home,
+                engine.raft_group,
+                state.raft_index,
+                state.term,
+                state.group_time_ms,
+                self._work.clock.wall_ms(),
+            )
+            # As they are now; a thread reads them, for there may be many.
+            rows = machine.rows.checkpoint()
+            waiting = machine.rows.pending.keys(machine.pending_bound)
         parts, manifest = await self._run_read(
             partial(self._prepare, description, name, rows, waiting)
         )
@@ -136,11 +176,22 @@ class Publisher:
             # The log that the entries were read from was truncated meanwhile.
             return
         store = self._place.store
-        await store.put(archive_key, parts_of(parts), size_bytes=sum(map(len, parts)))
+        await store.put(
+            checkpoint_key(home, name), parts_of(parts), size_bytes=sum(map(len, parts))
+        )
         await store.put(manifest_key(home, name), manifest)
-        self._published_index = state.raft_index
+        self._published_index, self._covered_ms = name.sequence, covered_ms
         await self._forget_old()
         self._work.instruments.objects.add(1, {"result": "published"})
+
+    def _settled_ms(self) -> int:
+        """Return a group time: what was dropped before it, is so in the rows as they are now.
+
+        A drop carries the group time at which it was proposed, and that never goes back in a term;
+        drops of earlier terms are applied before a leader leads. A drop whose proposer was
+        cancelled may be under way yet: then the time is that of the last manifest.
+        """
+        return self._uploader.now_ms() if self._uploader.is_settled else self._covered_ms
 
     def _prepare(
         self,
@@ -180,10 +231,28 @@ class Publisher:
         return parts, encode_manifest(manifest)
 
     def _entries(self, indexes: list[int]) -> Iterator[ArchivedEntry]:
+        """Yield entries of messages that wait; without damaged ones, which nobody has to give.
+
+        A restore reports those as missing. An entry that cannot be read now fails the publication:
+        it may be whole the next time (rule 40).
+        """
+        damaged: list[CorruptFrame] = []
         for index in indexes:
-            frame = self._log.entry(self._engine.replica_id, index)
+            try:
+                frame = self._log.entry(self._engine.replica_id, index)
+            except CorruptFrame as error:
+                damaged.append(error)
+                continue
             if frame is not None:
                 yield ArchivedEntry(index, frame.term, frame.payload)
+        if damaged:
+            self._work.instruments.failures.add(1, {"work": "manifest"})
+            self._logger.warning(
+                "archive lacks damaged entries of messages that wait",
+                raft_group=self._engine.raft_group,
+                count=len(damaged),
+                reason=str(damaged[0]),
+            )
 
     async def _forget_old(self) -> None:
         """Delete all but the newest manifests, and their checkpoints."""

@@ -7,19 +7,36 @@ limit.
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
+from itertools import islice, takewhile
 from typing import NamedTuple, Protocol
 
 import google_crc32c
 
 from strata_mq.commands import CommandError
-from strata_mq.layout import BatchError, BatchView, CqRow, pack_longs, pack_words
+from strata_mq.layout import BatchError, BatchView, CqRow, OffsetRange, pack_longs, pack_words
+from strata_seglog.errors import CorruptFrame, MissingEntry, ReadFailed
 from strata_seglog.frames import StoredFrame
 from strata_storage.rows.append_rows import find_append
+from strata_storage.rows.consume_queues import ConsumeQueues
 from strata_tier.base import TierError
-from strata_tier.objects import BlockData, MessageRun, PlannedBlock, SearchTerms
+from strata_tier.objects import BlockData, MessageRun, PlannedBlock, QueueRuns, SearchTerms
+
+
+class UnreadableQueueError(TierError):
+    """The log does not give the messages of one queue: damaged, not there, or not readable now.
+
+    Attributes:
+        topic_id, queue: which.
+    """
+
+    def __init__(self, topic_id: int, queue: int, reason: str) -> None:
+        super().__init__(f"topic {topic_id} queue {queue} cannot be read: {reason}")
+        self.topic_id = topic_id
+        self.queue = queue
 
 
 class RunSource(NamedTuple):
@@ -43,6 +60,25 @@ def message_run(base: int, row: CqRow, first: int, end: int) -> MessageRun:
     if first <= base and end >= base + row.count:
         return run
     return run.part(max(first - base, 0), min(end - base, row.count))
+
+
+async def queue_runs(
+    consume_queues: ConsumeQueues, wanted: OffsetRange, rows_per_turn: int
+) -> QueueRuns:
+    """Return what a range holds, as references; reads rows a few at a time."""
+    topic_id, queue, first, end = wanted
+    runs: list[MessageRun] = []
+    at = first
+    while at < end:
+        # Never an iterator over a pause: what it stands on may be evicted meanwhile.
+        found = consume_queues.from_offset(topic_id, queue, at)
+        rows = list(islice(takewhile(lambda run: run[0] < end, found), rows_per_turn))
+        if not rows:
+            break
+        runs += [message_run(base, row, first, end) for base, row in rows]
+        at = rows[-1][0] + rows[-1][1].count
+        await asyncio.sleep(0)
+    return QueueRuns(topic_id, queue, first, end, runs)
 
 
 def _columns(run: MessageRun) -> bytes:
@@ -101,9 +137,14 @@ class Sources:
         """Return bodies and terms of a block's messages.
 
         Raises:
-            LogError: an entry cannot be read.
-            TierError: an entry does not hold what its rows say.
+            UnreadableQueueError: an entry cannot be read, or does not hold what its rows say.
         """
+        try:
+            return self._read(block)
+        except (CorruptFrame, MissingEntry, ReadFailed, TierError) as error:
+            raise UnreadableQueueError(block.topic_id, block.queue, str(error)) from error
+
+    def _read(self, block: PlannedBlock) -> BlockData:
         bodies: list[bytes] = []
         terms: list[SearchTerms] = []
         for piece in block.pieces:

@@ -22,17 +22,16 @@ from strata_storage.base.errors import Refused
 from strata_storage.group.engine import GroupEngine
 from strata_storage.leading.leader import GroupLeader
 from strata_storage.leading.proposer import committed
-from strata_storage.rows.consume_queues import Run
 from strata_storage.rows.tier_state import StaleEntryError
 from strata_storage.tiering.backlog import Backlog
 from strata_storage.tiering.leased_keys import LeasedKeys
 from strata_storage.tiering.parts import TieringParts
-from strata_storage.tiering.sources import message_run
-from strata_tier.base import TierError
+from strata_storage.tiering.sources import UnreadableQueueError, queue_runs
+from strata_storage.tiering.upload_failures import UploadFailures
+from strata_tier.base import DamagedObjectError, TierError
 from strata_tier.objects import (
     DEFAULT_SPACE,
     CommitRanges,
-    MessageRun,
     ObjectPlan,
     ObjectRef,
     QueueRuns,
@@ -43,6 +42,9 @@ from strata_tier.objects import (
 )
 from strata_tier.ranges import replaceable
 from strata_tier.store import ObjectNotFoundError, StoreError, StoreMissingError
+
+UPLOAD_FAILURES = (StoreError, TierError, LogError)
+"""Failures of an upload: to be repeated."""
 
 # How often it is looked whether the term goes on, while an entry is being applied.
 _LOOK_S = 0.1
@@ -60,7 +62,7 @@ class Uploader:
         backlog: what waits.
         turn: held by whoever decides on the tier's rows, until that is applied.
         leased: what a job outside may be deleting; nothing is committed under these names.
-        last_failure: why the last try failed; empty: it did not.
+        failures: what is left out of objects for now, and why.
     """
 
     def __init__(self, engine: GroupEngine, leader: GroupLeader, parts: TieringParts) -> None:
@@ -72,18 +74,21 @@ class Uploader:
         self._work = parts.work
         self._uploads = parts.uploads
         self._options = parts.work.options.upload
+        self.failures = UploadFailures(self._options.set_aside, parts.work.clock)
         self.backlog = Backlog(
             engine.machine,
             engine.machine.tier,
             parts.topics.is_tiered,
             options=parts.work.options.upload,
             space_of=parts.topics.space_of,
+            left_out=self.failures,
         )
         self.turn = asyncio.Lock()
         self.leased = LeasedKeys(parts.work.clock, parts.work.options.outside)
         # One step at a time: the next one is decided on what this one did.
         self._stepping = asyncio.Lock()
-        self.last_failure = ""
+        # Entries that were proposed and are not applied yet.
+        self._in_flight = 0
         # Not spread: few uploads of a node are tried at once.
         self._pauses = Backoff(self._options.retry_ms, self._options.retry_max_ms, lambda: 1.0)
         self._logger = get_logger("tier")
@@ -97,6 +102,16 @@ class Uploader:
     def is_paused(self) -> bool:
         """Whether nothing is to be uploaded."""
         return self._machine.tier.paused
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything that this leader proposed about the tier is applied."""
+        return not self._in_flight
+
+    @property
+    def last_failure(self) -> str:
+        """Why the last try failed, or why something is left out; empty: nothing fails."""
+        return self.failures.reason
 
     def now_ms(self) -> int:
         """Return the group time."""
@@ -118,36 +133,45 @@ class Uploader:
                     await self._rescan()
                     is_stale = False
                 while self.leads and await self.step():
-                    self.last_failure = ""
                     self._pauses.reset()
             except (Refused, StateError) as error:
                 self._waits(error)
-            except (StoreError, TierError, LogError) as error:
-                self.last_failure = str(error)
-                self._work.instruments.failures.add(1, {"work": "upload"})
-                self._logger.warning(
-                    "upload is repeated", raft_group=self._engine.raft_group, reason=str(error)
-                )
+            except UPLOAD_FAILURES as error:
                 is_stale = is_stale or isinstance(error, StaleEntryError)
-                await asyncio.sleep(self._pauses.next_s())
+                if is_stale or self._machine.tier.dispatch:
+                    # Else the dispatch was given up for others, which go on at once.
+                    await asyncio.sleep(self._pauses.next_s())
 
     def _waits(self, error: Exception) -> None:
         self._logger.info("upload waits", raft_group=self._engine.raft_group, reason=str(error))
 
     async def flush(self) -> None:
-        """Upload what was stored up to now, however young it is.
+        """Upload what was stored up to now, however young it is; also what was left out.
 
         Raises:
-            Refused, StoreError, TierError, LogError: as `step`.
+            Refused, StoreError, TierError, LogError: as `step`; whatever could be uploaded was.
         """
         began_ms = self.now_ms()
+        self.failures.retry_all()
         await self.rescan()
-        while self.leads and await self.step(at_once=True):
-            oldest_ms = self.backlog.oldest_ms
-            is_behind = oldest_ms is not None and oldest_ms <= began_ms
+        failed: Exception | None = None
+        while self.leads:
+            try:
+                if not await self.step(at_once=True):
+                    break
+            except (StoreError, DamagedObjectError) as error:
+                if self._machine.tier.dispatch:
+                    raise
+                failed = failed or error
+            ready_ms = self.backlog.ready_ms()
+            is_behind = ready_ms is not None and ready_ms <= began_ms
             if not is_behind and not self._machine.tier.dispatch:
                 # The rest came later.
-                return
+                break
+        if failed is not None:
+            raise failed
+        if self.failures.queues.reason:
+            raise TierError(self.failures.queues.reason)
 
     async def rescan(self) -> None:
         """Look at all queues: policies may have changed, and a new leader knows none."""
@@ -178,11 +202,29 @@ class Uploader:
         async with self._stepping:
             if tier.paused:
                 return False
-            if not tier.dispatch:
-                return await self._dispatch(at_once=at_once)
-            async with self._work.upload_turns:
-                await self._upload(tier.dispatch)
+            dispatch = tier.dispatch
+            try:
+                if dispatch:
+                    async with self._work.upload_turns:
+                        await self._upload(dispatch)
+                elif not await self._dispatch(at_once=at_once):
+                    return False
+            except UPLOAD_FAILURES as error:
+                is_of_space = dispatch and isinstance(error, (StoreError, DamagedObjectError))
+                space = self._space_of(self._wanted(dispatch)) if is_of_space else None
+                self._failed(error, space)
+                if space is not None:
+                    await self._put_back(dispatch, at_once=at_once)
+                raise
+            self.failures.worked()
             return True
+
+    def _failed(self, error: Exception, space: str | None) -> None:
+        self._work.instruments.failures.add(1, {"work": "upload"})
+        if self.failures.failed(error, space):
+            self._logger.warning(
+                "upload is repeated", raft_group=self._engine.raft_group, reason=str(error)
+            )
 
     async def propose(self, payload: bytes) -> None:
         """Propose an entry about the tier and wait until it is applied.
@@ -198,7 +240,14 @@ class Uploader:
             # This node may lead again, in another term: then somebody else decides.
             raise self._not_leader()
         applied = asyncio.Event()
-        index = await committed(self._leader.proposer.propose((payload,), applied.set))
+
+        def when_applied() -> None:
+            self._in_flight -= 1
+            applied.set()
+
+        future = self._leader.proposer.propose((payload,), when_applied)
+        self._in_flight += 1
+        index = await committed(future)
         while not applied.is_set():
             if not self.leads:
                 raise self._not_leader()
@@ -215,12 +264,8 @@ class Uploader:
     # Dispatch -----------------------------------------------------------------------------------
 
     async def _dispatch(self, *, at_once: bool = False) -> bool:
-        self.backlog.retry_unknown()
-        is_seen = self.backlog.scan(self._options.rows_per_turn)
-        while not is_seen:
-            await asyncio.sleep(0)
-            is_seen = self.backlog.scan(self._options.rows_per_turn)
-        if not at_once and not self.backlog.is_due(self._leader.proposer.now_ms()):
+        await self._scan()
+        if not self._has_next(at_once=at_once):
             return False
         ranges: list[OffsetRange] = []
         async with self.turn:
@@ -231,23 +276,100 @@ class Uploader:
                 await self.propose(encode_tier_dispatch(ranges))
         return bool(ranges)
 
+    async def _scan(self) -> None:
+        self.backlog.retry_unknown()
+        is_seen = self.backlog.scan(self._options.rows_per_turn)
+        while not is_seen:
+            await asyncio.sleep(0)
+            is_seen = self.backlog.scan(self._options.rows_per_turn)
+
+    def _has_next(self, *, at_once: bool) -> bool:
+        """Whether there is an object to make; spaces that fail give way to others."""
+        if self._is_next(at_once=at_once):
+            return True
+        self.failures.nothing_else_waits()
+        return self._is_next(at_once=at_once)
+
+    def _is_next(self, *, at_once: bool) -> bool:
+        if at_once:
+            return self.backlog.ready_ms() is not None
+        return self.backlog.is_due(self._leader.proposer.now_ms())
+
     # Upload -------------------------------------------------------------------------------------
 
     async def _upload(self, dispatch: Sequence[OffsetRange]) -> None:
         began_s = self._work.clock.monotonic_s()
-        queues = [await self._queue_runs(each) for each in dispatch if self._is_wanted(each)]
-        if not queues:
+        sent = await self._sent(self._wanted(dispatch))
+        if sent is None:
             await self._give_up(dispatch)
             return
-        ref, plan = await self._uploaded(queues)
+        ref, plan = sent
         async with self.turn:
             committed_ranges = await self._commit(ref, plan.ranges)
+        self.failures.uploaded(plan.author.space)
+        for each in plan.ranges:
+            self.failures.queues.remove((each.topic_id, each.queue))
         await self._in_turns(self.backlog.committed(dispatch))
         took_s = self._work.clock.monotonic_s() - began_s
         result = "committed" if committed_ranges else "given_up"
         self._work.instruments.objects.add(1, {"result": result})
         self._work.instruments.uploaded_bytes.add(ref.length)
         self._work.instruments.upload_ms.record(took_s * 1_000)
+
+    async def _sent(self, ranges: Sequence[OffsetRange]) -> tuple[ObjectRef, ObjectPlan] | None:
+        """Upload what can be read of some ranges; None: nothing can.
+
+        Raises:
+            UnreadableQueueError: many queues cannot be read: to be repeated, without those.
+            StoreError, TierError, LogError: as `step`.
+        """
+        for left in reversed(range(self._options.unreadable_per_step)):
+            rows, at_once = self._machine.consume_queues, self._options.rows_per_turn
+            queues = [
+                await queue_runs(rows, each, at_once)
+                for each in ranges
+                if not self.failures.is_queue_aside(each.topic_id, each.queue)
+            ]
+            if not queues:
+                break
+            try:
+                return await self._uploaded(queues)
+            except UnreadableQueueError as error:
+                self._leave_out(error)
+                if not left:
+                    raise
+        return None
+
+    def _leave_out(self, error: UnreadableQueueError) -> None:
+        """Go on without a queue, which is tried again later: its other messages wait with it."""
+        self._work.instruments.failures.add(1, {"work": "upload"})
+        if self.failures.queues.add((error.topic_id, error.queue), str(error)):
+            self._logger.warning(
+                "queue is left out of uploads",
+                raft_group=self._engine.raft_group,
+                reason=str(error),
+            )
+
+    async def _put_back(self, dispatch: Sequence[OffsetRange], *, at_once: bool) -> None:
+        """End a dispatch whose space failed, if another space has something to upload.
+
+        Nothing is lost: the messages are in the log, and what was sent of the object is an orphan
+        until the same object is sent again.
+
+        Raises:
+            Refused, StaleEntryError: as `propose`.
+        """
+        await self._scan()
+        if self._is_next(at_once=at_once):
+            await self._give_up(dispatch)
+
+    def _wanted(self, dispatch: Sequence[OffsetRange]) -> list[OffsetRange]:
+        return [each for each in dispatch if self._is_wanted(each)]
+
+    def _space_of(self, ranges: Iterable[OffsetRange | QueueRuns]) -> str:
+        """Return the space of an object: that of its topics; where they differ, the default one."""
+        spaces = {self._topics.space_of(each.topic_id) for each in ranges}
+        return spaces.pop() if len(spaces) == 1 else DEFAULT_SPACE
 
     async def _commit(self, ref: ObjectRef, ranges: Sequence[TieredRange]) -> int:
         """Let readers have an object, and end the dispatch; return of how many ranges.
@@ -268,9 +390,8 @@ class Uploader:
         return count
 
     async def _uploaded(self, queues: Sequence[QueueRuns]) -> tuple[ObjectRef, ObjectPlan]:
-        """Upload an object, to the space of its topics; where they differ, to the default one."""
-        spaces = {self._topics.space_of(queue.topic_id) for queue in queues}
-        space = spaces.pop() if len(spaces) == 1 else DEFAULT_SPACE
+        """Upload an object to the space of its topics."""
+        space = self._space_of(queues)
         plan = await self._uploads.plan(self._engine.raft_group, queues, space)
         await self._check_free(plan)
         oldest_ms = min((each.min_time_ms for each in plan.ranges if each.message_count), default=0)
@@ -313,23 +434,28 @@ class Uploader:
         """Upload once more what a damaged object holds and the log still has.
 
         Returns:
-            Whether there was anything to upload.
+            Whether there was anything to upload that can be read.
 
         Raises:
             Refused, StoreError, TierError, LogError: as `step`.
         """
         tier = self._machine.tier
-        queues: list[QueueRuns] = []
+        ranges: list[OffsetRange] = []
         for key, _ in list(tier.metadata.queues()):
-            for each in list(tier.metadata.ranges(*key)):
-                if each.object_id == object_id and each.first_offset >= tier.local_offset(*key):
-                    wanted = OffsetRange(*key, each.first_offset, each.end_offset)
-                    queues.append(await self._queue_runs(wanted))
+            local = tier.local_offset(*key)
+            ranges += [
+                OffsetRange(*key, each.first_offset, each.end_offset)
+                for each in tier.metadata.ranges(*key)
+                if each.object_id == object_id and each.first_offset >= local
+            ]
             await asyncio.sleep(0)
-        if not queues:
+        if not ranges:
             return False
         async with self._work.upload_turns:
-            ref, plan = await self._uploaded(queues)
+            sent = await self._sent(ranges)
+        if sent is None:
+            return False
+        ref, plan = sent
         if ref.object_id != object_id:
             # Only a part of it, or other blocks: readers are sent to the new one.
             await self.replace(ref, plan.ranges)
@@ -373,26 +499,3 @@ class Uploader:
     def _continues(self, each: TieredRange) -> bool:
         planned = OffsetRange(each.topic_id, each.queue, each.first_offset, each.end_offset)
         return self._is_wanted(planned)
-
-    async def _queue_runs(self, each: OffsetRange) -> QueueRuns:
-        """Return what a range holds, as references; reads rows a few at a time."""
-        topic_id, queue, first, end = each
-        runs: list[MessageRun] = []
-        at = first
-        while at < end:
-            rows = self._some_rows(topic_id, queue, at, end)
-            if not rows:
-                break
-            runs += [message_run(base, row, first, end) for base, row in rows]
-            at = rows[-1][0] + rows[-1][1].count
-            await asyncio.sleep(0)
-        return QueueRuns(topic_id, queue, first, end, runs)
-
-    def _some_rows(self, topic_id: int, queue: int, first: int, end: int) -> list[Run]:
-        # Never an iterator over a pause: what it stands on may be evicted meanwhile.
-        rows: list[Run] = []
-        for base, row in self._machine.consume_queues.from_offset(topic_id, queue, first):
-            if base >= end or len(rows) >= self._options.rows_per_turn:
-                break
-            rows.append((base, row))
-        return rows

@@ -24,6 +24,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, ReadTimeoutError
 
 from strata_tier.store.drivers.bodies import Part
 from strata_tier.store.drivers.threads import Threads
+from strata_tier.store.drivers.watched import WATCHED_POOLS
 from strata_tier.store.ports import (
     Buffer,
     CorruptTransferError,
@@ -134,6 +135,8 @@ class GsRequests:
                 connect=options.connect_timeout_ms / 1000, read=options.request_timeout_ms / 1000
             ),
         )
+        # A timeout of urllib3 counts from the last byte: the gate's ends the whole request.
+        self._http.pool_classes_by_scheme = dict(WATCHED_POOLS)
 
     @classmethod
     async def open(cls, bucket: str, endpoint: str, gate: RequestGate) -> GsRequests:

@@ -7,7 +7,11 @@ second, so objects stored here should be few and large.
 A NameNode in safe mode, a NameNode that is down and too few DataNodes are all "unavailable". The
 library's asyncio client is used: a call of the blocking client to a NameNode that hangs never ends,
 nor does its thread. The client must not retry by itself, because it panics when it wants to wait
-(0.14.7); so the gate retries, and after each failure the next NameNode is used.
+(0.14.7); so the gate retries, and after each failure the next NameNode is used. A read that is
+given up ends at once, however slowly the store sends: no thread waits for it.
+
+The first put makes the folder, if nothing is known to be in it (`known.KnownStore`): in another
+HDFS, or in one that was formatted, the objects of this cluster are missing, not deleted.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from strata_tier.store.drivers.bodies import Part, parts_in
 from strata_tier.store.drivers.hdfs_clients import kept_client
 from strata_tier.store.drivers.listing import FolderEntry, listing
 from strata_tier.store.drivers.sending import send_parts
+from strata_tier.store.known import KnownStore, NothingKnown
 from strata_tier.store.ports import (
     Body,
     ObjectExistsError,
@@ -44,6 +49,9 @@ from strata_tier.store.retrying import RequestGate, StoreOperation
 Result = TypeVar("Result")
 
 UPLOADS = ".uploads"
+
+# Remembered of a store: that its folder was there. HDFS is never below a mount point.
+_SEEN = "seen"
 
 _PIECE_BYTES = 256 * 1024
 
@@ -66,19 +74,33 @@ class HdfsLocation:
         root: absolute path of the folder.
         config_folder: folder with core-site.xml and hdfs-site.xml; None: HADOOP_CONF_DIR, if set.
         replication: copies of each block; None: the cluster's default.
+        must_exist: the folder is never made.
     """
 
     name_nodes: tuple[str, ...]
     root: str
     config_folder: str | None = None
     replication: int | None = None
+    must_exist: bool = False
 
 
 class HdfsStore:
-    """An `ObjectStore` in HDFS. Made by `open`."""
+    """An `ObjectStore` in HDFS. Made by `open`.
+
+    Args:
+        clients: of the NameNodes.
+        location: the folder.
+        gate: what requests pass.
+        known: what is known of the store from earlier.
+    """
 
     def __init__(
-        self, clients: Sequence[AsyncClient], location: HdfsLocation, gate: RequestGate
+        self,
+        clients: Sequence[AsyncClient],
+        location: HdfsLocation,
+        gate: RequestGate,
+        *,
+        known: KnownStore,
     ) -> None:
         self._clients = clients
         self._active = 0
@@ -87,17 +109,27 @@ class HdfsStore:
             replication=location.replication, overwrite=True, create_parent=False
         )
         self._gate = gate
+        self._known = known
+        self._must_exist = location.must_exist
         self._root_seen = False
 
     @classmethod
-    async def open(cls, location: HdfsLocation, gate: RequestGate) -> HdfsStore:
-        """Make a store; no request is sent yet. The first put makes the folder."""
+    async def open(
+        cls, location: HdfsLocation, gate: RequestGate, known: KnownStore | None = None
+    ) -> HdfsStore:
+        """Make a store; no request is sent yet.
+
+        Args:
+            location: the folder.
+            gate: what requests pass.
+            known: what is known of the store from earlier; None: nothing.
+        """
         timeout_ms = gate.options.request_timeout_ms
         clients = [
             kept_client(address, timeout_ms, location.config_folder)
             for address in location.name_nodes
         ]
-        return cls(clients, location, gate)
+        return cls(clients, location, gate, known=known or NothingKnown())
 
     @property
     def name(self) -> str:
@@ -118,11 +150,7 @@ class HdfsStore:
     ) -> ObjectInfo:
         uploads = f"{self._root}/{UPLOADS}"
         if not self._root_seen:
-            await self._step(
-                StoreOperation.HEAD,
-                "",
-                lambda: self._client.mkdirs(uploads, create_parent=True),
-            )
+            await self._step(StoreOperation.HEAD, "", partial(self._make_root, uploads))
             self._root_seen = True
         temporary = f"{uploads}/{uuid.uuid4().hex}"
         # A missing folder from here on is a store that somebody removed: hence no key.
@@ -144,6 +172,14 @@ class HdfsStore:
             await self._remove_quietly(temporary)
             raise
         return await self._step(StoreOperation.HEAD, key, partial(self._info, key))
+
+    async def _make_root(self, uploads: str) -> None:
+        """Make the folders, unless the store is known: then its folder must be there."""
+        if self._must_exist or self._known.mark or await self._known.keys():
+            await self._check_root()
+        await self._client.mkdirs(uploads, create_parent=True)
+        if not self._known.mark:
+            await self._known.remember(_SEEN)
 
     async def _rename(self, temporary: str, key: str, *, replace: bool) -> None:
         target = self._path(key)

@@ -3,24 +3,30 @@
 A put writes a temporary file, syncs it, renames it into place and syncs every folder that got a new
 name. A long body is written and synced part by part while the next parts are being made.
 
-The folder carries a mark, made at its first use; a folder without its mark raises
-`StoreMissingError`: a lost mount is not an empty store.
+The folder carries a mark, made by the first put (`posix_mark`); a folder without the mark that is
+known raises `StoreMissingError`: a lost mount is not an empty store, also for a node that starts
+while it is lost.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import NoReturn, TypeVar, cast
 
+from strata_runtime.files import sync_folder
 from strata_tier.store.drivers.bodies import Part, parts_in
 from strata_tier.store.drivers.listing import FolderEntry, listing
+from strata_tier.store.drivers.posix_mark import MARK, UPLOADS, PosixMark
 from strata_tier.store.drivers.sending import send_parts
 from strata_tier.store.drivers.threads import Threads
+from strata_tier.store.known import KnownStore, NothingKnown
 from strata_tier.store.ports import (
     Body,
     ObjectExistsError,
@@ -40,8 +46,10 @@ from strata_tier.store.retrying import RequestGate, StoreOperation
 
 Result = TypeVar("Result")
 
-MARK = ".strata-store"
-UPLOADS = ".uploads"
+__all__ = ["MARK", "UPLOADS", "PosixStore"]
+
+# Time that the removal of a file of no use gets, beside that of one request.
+_REMOVAL_S = 5.0
 
 _ERRORS: dict[int | None, type[StoreError]] = {
     errno.ENOSPC: StoreFullError,
@@ -60,23 +68,51 @@ class PosixStore:
         root: the folder.
         gate: what requests pass.
         threads: do the blocking calls.
+        mark: tells whether the folder is the store.
     """
 
-    def __init__(self, root: Path, gate: RequestGate, threads: Threads) -> None:
+    def __init__(self, root: Path, gate: RequestGate, *, threads: Threads, mark: PosixMark) -> None:
         self._root = root
         self._gate = gate
         self._threads = threads
+        self._mark = mark
 
     @classmethod
-    async def open(cls, root: Path, gate: RequestGate) -> PosixStore:
-        """Open a folder; it is made and marked if it is not there, its parent must be.
+    async def open(
+        cls,
+        root: Path,
+        gate: RequestGate,
+        known: KnownStore | None = None,
+        *,
+        must_exist: bool = False,
+    ) -> PosixStore:
+        """Open a folder.
+
+        If nothing is known of the store, the folder is made; its parent must be there. A store of
+        which something is known is not looked at: it may be seen later.
+
+        Args:
+            root: the folder.
+            gate: what requests pass.
+            known: what is known of the store from earlier; None: nothing.
+            must_exist: a folder without a mark is never made a store.
 
         Raises:
-            StoreError: it cannot be used.
+            StoreError: a folder of which nothing is known cannot be used.
         """
-        store = cls(root, gate, Threads("tier-posix", gate.options.max_requests_in_flight))
+        threads = Threads("tier-posix", gate.options.max_requests_in_flight)
+        mark = PosixMark(
+            root, gate.store, known or NothingKnown(), threads=threads, must_exist=must_exist
+        )
+        store = cls(root, gate, threads=threads, mark=mark)
         try:
-            await store._do("", partial(_make_root, root))
+            async with asyncio.timeout(gate.options.timeout_s(0)):
+                if await mark.is_new():
+                    make = partial(threads.run, partial(root.mkdir, exist_ok=True))
+                    await store._translated("", make)
+        except TimeoutError:
+            await store.close()
+            raise StoreTimeoutError(gate.store, "", "the folder does not answer") from None
         except StoreError:
             await store.close()
             raise
@@ -114,7 +150,7 @@ class PosixStore:
             )
 
         try:
-            create = partial(self._do, "", partial(_create, temporary))
+            create = partial(self._do, "", partial(_create, self._mark, temporary))
             await self._gate.once(StoreOperation.BEGIN_UPLOAD, key, create)
             parts = parts_in(body, options.part_bytes, size_bytes)
             size = await send_parts(parts, send, options.parts_in_flight)
@@ -122,10 +158,20 @@ class PosixStore:
             modified_ms = await self._gate.once(
                 StoreOperation.PUT, key, partial(self._do, "", finish)
             )
-        finally:
-            # After a success the name is gone already, after a failure it is of no use.
-            await self._threads.run(partial(_remove_quietly, temporary))
+        except BaseException:
+            await self._remove(temporary)
+            raise
         return ObjectInfo(key, size, modified_ms)
+
+    async def _remove(self, temporary: Path) -> None:
+        """Remove a file of no use, if that is soon done: `remove_leftovers` finds the rest.
+
+        A mount that hangs holds the thread until its server is back, but not the put: its caller
+        would neither hear of the failure nor could give up.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(_REMOVAL_S, self._gate.options.timeout_s(0))):
+                await self._threads.run(partial(_remove_quietly, temporary))
 
     async def get(self, key: str, position: int = 0, length: int | None = None) -> bytes:
         """Read an object; see the port."""
@@ -139,9 +185,8 @@ class PosixStore:
             return content
 
         announced = length or 0
-        body = await self._gate.run(
-            StoreOperation.GET, key, partial(self._do, key, read), download_bytes=announced
-        )
+        do = partial(self._do, key, read, if_new=partial(self._absent, key))
+        body = await self._gate.run(StoreOperation.GET, key, do, download_bytes=announced)
         await self._gate.received(len(body), announced)
         return body
 
@@ -153,13 +198,14 @@ class PosixStore:
             status = (self._root / key).stat()
             return ObjectInfo(key, status.st_size, status.st_mtime_ns // 1_000_000)
 
-        return await self._gate.run(StoreOperation.HEAD, key, partial(self._do, key, describe))
+        do = partial(self._do, key, describe, if_new=partial(self._absent, key))
+        return await self._gate.run(StoreOperation.HEAD, key, do)
 
     async def list(self, prefix: str = "", after: str = "", limit: int = 1000) -> ObjectPage:
         """List objects; see the port."""
 
         def page() -> ObjectPage:
-            _check_mark(self._root)
+            self._mark.check()
             steps = listing(prefix, after, limit)
             folder = next(steps)
             while True:
@@ -168,7 +214,8 @@ class PosixStore:
                 except StopIteration as end:
                     return cast("ObjectPage", end.value)
 
-        return await self._gate.run(StoreOperation.LIST, "", partial(self._do, "", page))
+        do = partial(self._do, "", page, if_new=lambda: ObjectPage((), None))
+        return await self._gate.run(StoreOperation.LIST, "", do)
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Remove objects; see the port. Their folders stay."""
@@ -176,60 +223,87 @@ class PosixStore:
             check_key(key)
 
         def remove() -> None:
-            _check_mark(self._root)
+            self._mark.check()
             for key in keys:
                 (self._root / key).unlink(missing_ok=True)
 
-        await self._gate.run(StoreOperation.DELETE, "", partial(self._do, "", remove))
+        do = partial(self._do, "", remove, if_new=lambda: None)
+        await self._gate.run(StoreOperation.DELETE, "", do)
 
     async def remove_leftovers(self, before_ms: int) -> int:
         """Remove temporary files; see the port."""
-        remove = partial(_remove_temporaries, self._root, before_ms)
-        return await self._gate.run(StoreOperation.ABORT_UPLOAD, "", partial(self._do, "", remove))
+
+        def remove() -> int:
+            self._mark.check()
+            return _remove_temporaries(self._root, before_ms)
+
+        do = partial(self._do, "", remove, if_new=lambda: 0)
+        return await self._gate.run(StoreOperation.ABORT_UPLOAD, "", do)
 
     async def close(self) -> None:
         """End the threads."""
         self._gate.close()
         await self._threads.close()
 
-    async def _do(self, key: str, work: Callable[[], Result]) -> Result:
-        """Do blocking work in a thread, its `OSError` as a `StoreError`."""
+    async def _do(
+        self, key: str, work: Callable[[], Result], *, if_new: Callable[[], Result] | None = None
+    ) -> Result:
+        """Do blocking work in a thread, its `OSError` as a `StoreError`.
+
+        Args:
+            key: the object it is about.
+            work: what blocks.
+            if_new: gives the result for a store that nothing was ever put into; None: the work
+                puts, so such a store is made.
+        """
+
+        async def do() -> Result:
+            if await self._mark.is_there(makes=if_new is None) or if_new is None:
+                return await self._threads.run(work)
+            return if_new()
+
+        return await self._translated(key, do)
+
+    async def _translated(self, key: str, call: Callable[[], Awaitable[Result]]) -> Result:
         try:
-            return await self._threads.run(work)
+            return await call()
         except FileExistsError as error:
             raise ObjectExistsError(self.name, key, "exists") from error
+        except FileNotFoundError as error:
+            raise await self._not_there(error, key) from error
         except OSError as error:
-            failure = await self._threads.run(partial(self._translated, error, key))
-            raise failure from error
+            kind = _ERRORS.get(error.errno, StoreUnavailableError)
+            raise kind(self.name, key, _reason(error)) from error
 
-    def _translated(self, error: OSError, key: str) -> StoreError:
-        reason = error.strerror or type(error).__name__
-        if isinstance(error, FileNotFoundError):
-            try:
-                _check_mark(self._root)
-            except OSError:
-                return StoreMissingError(self.name, "", f"{MARK} is missing: not mounted?")
-            if key:
-                return ObjectNotFoundError(self.name, key, "not found")
-            return StoreMissingError(self.name, "", reason)
-        return _ERRORS.get(error.errno, StoreUnavailableError)(self.name, key, reason)
+    async def _not_there(self, error: FileNotFoundError, key: str) -> StoreError:
+        """Return what it means that a file is not there."""
+        try:
+            if self._mark.is_known:
+                await self._threads.run(self._mark.check)
+                is_there = True
+            else:
+                is_there = await self._mark.look()
+        except StoreError as failure:
+            return failure
+        except OSError:
+            is_there = False
+        if not is_there:
+            return StoreMissingError(self.name, "", f"{MARK} is missing: not mounted?")
+        if key:
+            return ObjectNotFoundError(self.name, key, "not found")
+        return StoreMissingError(self.name, "", _reason(error))
 
-
-def _make_root(root: Path) -> None:
-    if (root / MARK).exists():
-        return
-    root.mkdir(exist_ok=True)
-    (root / UPLOADS).mkdir(exist_ok=True)
-    (root / MARK).touch()
-    _sync_folder(root)
-    _sync_folder(root.parent)
-
-
-def _check_mark(root: Path) -> None:
-    (root / MARK).stat()
+    def _absent(self, key: str) -> NoReturn:
+        raise ObjectNotFoundError(self.name, key, "not found: nothing was ever put here")
 
 
-def _create(temporary: Path) -> None:
+def _reason(error: OSError) -> str:
+    return error.strerror or type(error).__name__
+
+
+def _create(mark: PosixMark, temporary: Path) -> None:
+    # Nothing may be put below a mount point. Once is enough: the file is renamed, not copied.
+    mark.check()
     os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
 
 
@@ -260,22 +334,15 @@ def _finish(root: Path, temporary: Path, key: str, if_absent: bool) -> int:
     target.parent.mkdir(parents=True, exist_ok=True)
     if if_absent:
         os.link(temporary, target)
+        temporary.unlink()
     else:
         temporary.replace(target)
     # Any folder up to the root may be new, made here or by another put that has not synced yet.
     for folder in target.parents:
-        _sync_folder(folder)
+        sync_folder(folder)
         if folder == root:
             break
     return modified_ms
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _read(path: Path, position: int, length: int | None) -> tuple[bytes, int]:

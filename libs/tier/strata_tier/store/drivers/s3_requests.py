@@ -19,6 +19,7 @@ from urllib3.exceptions import HTTPError
 from strata_tier.store.credentials import S3Credentials
 from strata_tier.store.drivers.s3_dialects import S3Dialect
 from strata_tier.store.drivers.s3_errors import translated
+from strata_tier.store.drivers.s3_watched import watch_connections
 from strata_tier.store.drivers.threads import Threads
 from strata_tier.store.ports import CorruptTransferError, StoreError, StoreUnavailableError
 from strata_tier.store.retrying import RequestGate, StoreOperation
@@ -170,6 +171,8 @@ def _client(location: S3Location, credentials: S3Credentials | None, gate: Reque
             response_checksum_validation=wanted,
         ),
     )
+    # A timeout of botocore's counts from the last byte: the gate's ends the whole request.
+    watch_connections(client)
     if dialect.delete_digest:
         client.meta.events.register("before-sign.s3.DeleteObjects", _add_digest)
     return client
