@@ -154,22 +154,34 @@ class Progress:
         return is_news
 
     def rejected(self, previous_index: int, retry_from: int) -> bool:
-        """Note that the follower refused; return False when the answer is out of date.
+        """Note that the follower refused; return whether to ask it again at once.
+
+        A follower that lacks what it confirmed has voided its log for a snapshot which it did not
+        get: it has to be sent everything again. An old answer may look like that; then it costs
+        one question, for nothing that is committed depends on `match` any more.
 
         Args:
             previous_index: the index whose predecessor check failed.
             retry_from: the highest index at which the logs may agree.
         """
+        if self.state is ProgressState.SNAPSHOT:
+            return False
+        if previous_index <= self.match and retry_from < self.match:
+            self.match = retry_from
+            self.become_probe()
+            return True
         if self.state is ProgressState.REPLICATE:
             if previous_index <= self.match:
                 return False
             self.become_probe()
             return True
-        if self.state is ProgressState.SNAPSHOT or previous_index != self.next - 1:
+        if previous_index != self.next - 1:
             return False
+        before = self.next
         self.next = max(min(previous_index, retry_from + 1), self.match + 1)
         self.probe_sent = False
-        return True
+        # The same question would get the same answer: the next heartbeat asks again.
+        return self.next != before
 
     def heard(self) -> None:
         """Note a sign of life: a probe, or the oldest request of a full window, may be lost."""

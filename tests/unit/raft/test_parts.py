@@ -99,6 +99,31 @@ def test_a_probe_goes_back_to_the_hint_and_not_below_match() -> None:
     assert progress.next == 5
 
 
+def test_a_follower_that_lost_what_it_confirmed_is_asked_from_there() -> None:
+    """Its log was voided for a snapshot that did not come; an old refusal costs one question."""
+    progress = Progress(1, RaftOptions())
+    progress.become_replicate()
+    progress.sent(9, 10)
+    progress.accepted(9)
+    assert not progress.rejected(9, retry_from=9)
+    assert (progress.match, progress.state) == (9, ProgressState.REPLICATE)
+    assert progress.rejected(9, retry_from=0)
+    assert (progress.match, progress.next, progress.state) == (0, 1, ProgressState.PROBE)
+    progress.sent(9, 10)
+    progress.accepted(9)
+    assert (progress.match, progress.state) == (9, ProgressState.REPLICATE)
+
+
+def test_a_question_that_would_get_the_same_answer_is_not_repeated_at_once() -> None:
+    """The next heartbeat asks again: two nodes do not keep each other busy."""
+    progress = Progress(10, RaftOptions())
+    progress.accepted(4)
+    progress.become_probe()
+    progress.sent(4, 0)
+    assert not progress.rejected(4, retry_from=4)
+    assert (progress.next, progress.is_paused()) == (5, False)
+
+
 def _entry(index: int, term: int) -> Entry:
     return Entry(term, index, EntryKind.NORMAL)
 

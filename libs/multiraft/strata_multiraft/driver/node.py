@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import suppress
 
 from strata_multiraft.base.errors import Overloaded
 from strata_multiraft.base.in_flight import InFlightLimits
@@ -420,7 +421,9 @@ class MultiRaft:
             self.entries_ready(replica)
         configuration = replica.node.configuration
         if configuration.replicas() == {replica.replica_id} == configuration.voters:
-            self.perform(replica, replica.node.step(Campaign()))
+            # One that was reset may have begun alone, and have others to wait for by now.
+            with suppress(EventRefused):
+                self.perform(replica, replica.node.step(Campaign()))
         self.ticker.decide(replica)
         self.end_turn()
 
