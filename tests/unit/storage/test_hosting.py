@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
+import structlog
 
 from strata.meta.v1 import meta_pb2 as meta
 from strata.storage.v1 import storage_pb2 as pb
@@ -241,25 +242,27 @@ async def test_a_replica_that_cannot_be_hosted_is_not_tried_again_until_it_is_an
     ],
 )
 async def test_a_replica_that_cannot_be_hosted_for_now_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failure: Exception
+    monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     """Rule 40: nothing is damaged, so nobody is told that; one warning says what is the matter."""
     monkeypatch.setattr(unhosted, "_PAUSE_MIN_S", 0.0)
     host, view = FakeHost(), view_of(row(1, replica(11, ME)), row(2, replica(21, "other")))
     host.failure, host.refuses = failure, True
-    hosting = Hosting(host, view, ME)
-    running = asyncio.ensure_future(hosting.run())
-    waiting = asyncio.ensure_future(hosting.until_hosted({11}))
-    try:
-        await until(lambda: len(host.tried) >= 5)
-        assert (hosting.refused(), waiting.done()) == ([], False)
-        assert hosting.missing() == {1: MissingReplica(11, str(failure))}
-        host.refuses = False
-        await waiting
-        assert (list(host.groups), hosting.missing()) == ([1], {})
-    finally:
-        running.cancel()
-    assert capsys.readouterr().out.count("it is tried again") == 1
+    with structlog.testing.capture_logs() as lines:
+        hosting = Hosting(host, view, ME)
+        running = asyncio.ensure_future(hosting.run())
+        waiting = asyncio.ensure_future(hosting.until_hosted({11}))
+        try:
+            await until(lambda: len(host.tried) >= 5)
+            assert (hosting.refused(), waiting.done()) == ([], False)
+            assert hosting.missing() == {1: MissingReplica(11, str(failure))}
+            host.refuses = False
+            await waiting
+            assert (list(host.groups), hosting.missing()) == ([1], {})
+        finally:
+            running.cancel()
+    warnings = [line["event"] for line in lines if line["log_level"] == "warning"]
+    assert warnings == ["replica is not hosted, it is tried again"]
 
 
 async def test_a_replica_that_waits_holds_up_no_other_and_goes_when_it_is_wanted_no_more() -> None:

@@ -11,6 +11,7 @@ import structlog
 from strata_storage.tiering.leftovers import sweep_leftovers
 from strata_storage.tiering.parts import TieringParts
 from strata_testing import ManualClock, until
+from strata_tier.objects import DEFAULT_SPACE
 from strata_tier.store import StoreUnavailableError
 
 
@@ -26,10 +27,17 @@ class Counted:
 
 
 class Stores:
-    """Stores that cannot be reached the first time."""
+    """Stores of one store that cannot be reached the first time."""
+
+    name = "s3://bucket"
 
     def __init__(self) -> None:
         self.asked: list[int] = []
+
+    def of(self, space: str) -> Stores:
+        """Return the store of a space."""
+        assert space == DEFAULT_SPACE
+        return self
 
     async def remove_leftovers(self, before_ms: int) -> int:
         """Fail once, then remove two."""
@@ -47,7 +55,8 @@ async def test_a_store_that_cannot_be_reached_is_told_and_asked_again() -> None:
         options=SimpleNamespace(leftovers_age_ms=86_400_000, leftovers_interval_s=0.001),
         instruments=SimpleNamespace(failures=failures, objects=objects),
     )
-    parts: Any = SimpleNamespace(place=SimpleNamespace(stores=stores), work=work)
+    topics = SimpleNamespace(spaces=SimpleNamespace(named=frozenset()))
+    parts: Any = SimpleNamespace(place=SimpleNamespace(stores=stores), work=work, topics=topics)
     with structlog.testing.capture_logs() as lines:
         sweep = asyncio.ensure_future(sweep_leftovers(cast(TieringParts, parts)))
         await until(lambda: bool(objects.added))

@@ -52,7 +52,7 @@ def test_what_does_not_fail_again_is_forgotten() -> None:
 
 
 def test_there_are_never_more_than_the_limit() -> None:
-    """Of too many, the ones that failed longest ago are tried again at once."""
+    """The ones that failed longest ago are tried again at once if they are too many."""
     aside: SetAside[int] = SetAside(OPTIONS, ManualClock())
     for each in range(5):
         aside.add(each, "gone")

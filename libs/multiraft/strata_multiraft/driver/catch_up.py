@@ -3,7 +3,8 @@
 Each follower gets one range of one append request per turn, within a budget per node, so that a
 returning follower starves neither the foreground nor other raft groups (rule 39). Entries trimmed
 meanwhile are not an error: the follower gets a snapshot. A range that the disk fails to read is
-skipped and read again later (rule 40).
+skipped and read again later (rule 40). Another leader may replace entries while they are read: a
+replica that leads no more neither sends them nor takes missing ones for trimmed (rule 38).
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class CatchUp:
         done: list[int] = []
         for wanted in stored.take_wanted():
             try:
-                found = await self._read(replica, wanted)
+                found = await self._read(replica, stored, term, wanted)
             except ReadFailed as error:
                 again = partial(self._deliver, replica, stored, [wanted.first], [])
                 self._failures.retry("catch-up", replica.raft_group, error, again)
@@ -85,8 +86,7 @@ class CatchUp:
             done.append(wanted.first)
             await self._pace.spend(sum(entry.size_bytes() for entry in found))
             entries += found
-        if replica.role is not Role.LEADER or replica.term != term:
-            # Another leader may have replaced them while they were read (rule 38).
+        if not _still_leads(replica, stored, term):
             entries = []
         if entries:
             self._bytes_total.add(sum(entry.size_bytes() for entry in entries))
@@ -103,11 +103,13 @@ class CatchUp:
         self._fetched(replica)
         stored.forget_fetched()
 
-    async def _read(self, replica: Replica, wanted: WantedEntries) -> list[Entry]:
-        """Return a range's entries; none: they were trimmed, or a frame is damaged (rule 8).
+    async def _read(
+        self, replica: Replica, stored: StoredLog, term: int, wanted: WantedEntries
+    ) -> list[Entry]:
+        """Return a range's entries; none: they were trimmed or replaced, or a frame is damaged.
 
         Raises:
-            ReadFailed: the disk could not read.
+            ReadFailed: the disk could not read, or the log has not got what it should have.
         """
         replica_id = replica.replica_id
         try:
@@ -121,7 +123,20 @@ class CatchUp:
         except LogError as error:
             replica.fail(f"entry {wanted.first} cannot be read: {error}")
             return []
-        if not frames:
+        if not frames and _still_leads(replica, stored, term):
             found = self._log.replica(replica_id)
-            replica.trimmed_to(max(wanted.first + 1, found.first_index if found else 0))
+            first_index = (found.first_index if found else 0) or stored.last_index() + 1
+            if first_index <= wanted.first:
+                raise ReadFailed(f"entry {wanted.first} is not found in a log from {first_index}")
+            replica.trimmed_to(first_index)
         return [as_entry(frame) for frame in frames]
+
+
+def _still_leads(replica: Replica, stored: StoredLog, term: int) -> bool:
+    """Tell whether nobody else may have cut the log since this term's leader asked for entries."""
+    return (
+        replica.role is Role.LEADER
+        and replica.term == term
+        and replica.stored is stored
+        and not replica.is_resetting
+    )

@@ -20,7 +20,7 @@ class WaitingReads:
         in_flight: the node's limit on readers.
     """
 
-    __slots__ = ("_appliers", "_asked", "_gathered", "_in_flight", "_ticket")
+    __slots__ = ("_appliers", "_asked", "_gathered", "_in_flight", "_ticket", "_waiting_appliers")
 
     def __init__(self, in_flight: InFlightLimits) -> None:
         self._in_flight = in_flight
@@ -28,7 +28,9 @@ class WaitingReads:
         # Not yet asked for; then by the context of the question.
         self._gathered: list[asyncio.Future[int]] = []
         self._asked: dict[int, list[asyncio.Future[int]]] = {}
+        # By index. Readers that gave up stay until they are the greater part of it.
         self._appliers: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._waiting_appliers = 0
 
     def waits_for_leader(self) -> bool:
         """Tell whether a reader waits for a confirmation."""
@@ -85,10 +87,14 @@ class WaitingReads:
         self._in_flight.take_read()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._appliers, (index, next(self._ticket), future))
+        self._waiting_appliers += 1
         try:
             await future
         finally:
             self._in_flight.give_back_read()
+            self._waiting_appliers -= 1
+            if len(self._appliers) > 2 * self._waiting_appliers:
+                self._forget_who_gave_up()
 
     def applied(self, index: int) -> None:
         """Release the readers that waited for this index."""
@@ -103,3 +109,7 @@ class WaitingReads:
         for _, _, future in appliers:
             if not future.done():
                 future.set_exception(error)
+
+    def _forget_who_gave_up(self) -> None:
+        self._appliers = [applier for applier in self._appliers if not applier[2].done()]
+        heapq.heapify(self._appliers)

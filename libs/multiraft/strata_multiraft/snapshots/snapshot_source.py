@@ -2,12 +2,17 @@
 
 A snapshot stays open for a while after an interrupted call, so that the next call can continue with
 the same rows. Data is read in threads and sent within a budget per node.
+
+Waiting for a target takes a timer, no task, and one task closes all readers, in turn. It starts
+before the first snapshot opens, so letting go of a snapshot never fails for want of a task.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
@@ -26,7 +31,7 @@ from strata_multiraft.base.snapshots import (
 from strata_multiraft.replica.replica import Replica
 from strata_multiraft.replica.writes import as_entry
 from strata_raft import Compacted, SnapshotMetadata, SnapshotSent
-from strata_runtime.blocking import RunBlocking
+from strata_runtime.blocking import RunBlocking, run_to_end
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
@@ -41,10 +46,16 @@ class _Open:
     start: SnapshotStart
     # Runs of entries that travel: first and last index, ascending.
     runs: list[tuple[int, int]]
-    # How many calls have used it; an expiry that finds another number is out of date.
-    calls: int = 0
     in_use: bool = False
+    # Ends the wait for the target's next call.
+    expiry: asyncio.TimerHandle | None = None
     is_complete: bool = False
+
+    def keep(self) -> None:
+        """Let it not expire any more."""
+        if self.expiry is not None:
+            self.expiry.cancel()
+            self.expiry = None
 
 
 Key = tuple[int, int]
@@ -60,7 +71,7 @@ class SnapshotSource:
         clock: for the budget.
         options: limits.
         metrics: where what is sent shows.
-        tasks: owns what closes snapshots that nobody came back for.
+        tasks: owns the task that closes readers.
         sent: steps what became of a snapshot.
     """
 
@@ -85,6 +96,10 @@ class SnapshotSource:
         self._sent = sent
         # By raft group and target replica id.
         self._open: dict[Key, _Open] = {}
+        # Readers that nobody reads any more, at most twice `max_snapshots_open`.
+        self._closing: deque[SnapshotReader] = deque()
+        self._work = asyncio.Event()
+        self._closer: asyncio.Task[None] | None = None
         self._is_stopping = False
         self._bytes_total = metrics.counter("strata_raft_snapshot_sent_bytes_total")
         metrics.gauge("strata_raft_snapshots_open", lambda: len(self._open))
@@ -104,14 +119,14 @@ class SnapshotSource:
         """Yield the parts of a snapshot, or of what a cut call has left of it.
 
         Raises:
-            SnapshotRefused: the replica is not here or behind, too many snapshots are open, or
-                the one that began is closed or was trimmed.
+            SnapshotRefused: the replica is not here or behind, too many snapshots are open or
+                being closed, or the one that began is closed or was trimmed.
         """
         key = (fetch.raft_group, fetch.target_replica_id)
         replica = self._replica(fetch)
         opened = self._find(key, fetch, replica)
         opened.in_use = True
-        opened.calls += 1
+        opened.keep()
         rows = entries = 0
         try:
             yield opened.start
@@ -152,6 +167,10 @@ class SnapshotSource:
             raise SnapshotRefused(
                 f"max_snapshots_open ({self._options.max_snapshots_open}) is reached"
             )
+        if len(self._open) + len(self._closing) >= 2 * self._options.max_snapshots_open:
+            raise SnapshotRefused("earlier snapshots are still being closed")
+        if self._closer is None:
+            self._closer = self._tasks.spawn("snapshot-close", self._close_readers())
         opened = self._open[key] = self._open_now(replica)
         return opened
 
@@ -172,6 +191,7 @@ class SnapshotSource:
     async def _rows(self, opened: _Open, after: bytes) -> AsyncGenerator[SnapshotRows, None]:
         max_bytes = self._options.snapshot_part_bytes
         while True:
+            self._check_giving()  # `close` closes the reader of a call that is held up
             rows = await self._run_reads(partial(opened.reader.read, after, max_bytes))
             if not rows.keys:
                 return
@@ -204,40 +224,56 @@ class SnapshotSource:
 
     async def _spend(self, size_bytes: int) -> None:
         await self._pace.spend(size_bytes)
+        self._check_giving()
+        self._bytes_total.add(size_bytes)
+
+    def _check_giving(self) -> None:
         if self._is_stopping:
             raise SnapshotRefused("the node stops")
-        self._bytes_total.add(size_bytes)
 
     def _release(self, key: Key, replica: Replica, opened: _Open) -> None:
         """End a call: what is complete goes, what was cut waits for its target."""
         if self._is_stopping:
             return  # `close` lets go of all
         if opened.is_complete:
+            self._close(key, opened)
             self._sent(replica, SnapshotSent(key[1], delivered=True))
-            self._close(key, opened)
-        else:
-            self._tasks.spawn("snapshot-expiry", self._expire(key, replica, opened, opened.calls))
+            return
+        opened.expiry = asyncio.get_running_loop().call_later(
+            self._options.snapshot_idle_ms / 1000, self._expire, key, replica, opened
+        )
 
-    async def _expire(self, key: Key, replica: Replica, opened: _Open, calls: int) -> None:
-        await asyncio.sleep(self._options.snapshot_idle_ms / 1000)
-        if self._open.get(key) is opened and not opened.in_use and opened.calls == calls:
-            self._sent(replica, SnapshotSent(key[1], delivered=False))
-            self._close(key, opened)
+    def _expire(self, key: Key, replica: Replica, opened: _Open) -> None:
+        self._close(key, opened)
+        self._sent(replica, SnapshotSent(key[1], delivered=False))
 
     def _close(self, key: Key, opened: _Open) -> None:
-        if self._open.get(key) is opened:
-            del self._open[key]
-        self._tasks.spawn("snapshot-close", self._close_reader(opened.reader))
+        """Forget a snapshot; its reader is closed soon."""
+        opened.keep()
+        del self._open[key]
+        self._closing.append(opened.reader)
+        self._work.set()
 
-    async def _close_reader(self, reader: SnapshotReader) -> None:
-        await self._run_reads(reader.close)
+    async def _close_readers(self) -> None:
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            while self._closing:
+                # A stop waits for its end, for `close` does not know of this one.
+                await run_to_end(self._closing.popleft().close, run=self._run_reads)
 
     def stop(self) -> None:
         """Give nothing any more; calls under way end with SnapshotRefused."""
         self._is_stopping = True
+        for opened in self._open.values():
+            opened.keep()
 
     async def close(self) -> None:
-        """Let go of all rows, when nothing is given any more."""
-        opened, self._open = self._open, {}
-        for each in opened.values():
-            await self._run_reads(each.reader.close)
+        """Let go of all rows, when nothing is given any more; one failure keeps none open."""
+        for key, opened in list(self._open.items()):
+            self._close(key, opened)
+        async with AsyncExitStack() as stack:
+            while self._closing:
+                stack.push_async_callback(
+                    run_to_end, self._closing.pop().close, run=self._run_reads
+                )

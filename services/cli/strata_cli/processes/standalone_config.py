@@ -143,17 +143,18 @@ class EdgeSection(Section):
         ge=1,
         description="Time limit for a connection's first byte and its TLS handshake.",
     )
-    keepalive_idle_s: int = Field(
-        default=_EDGE.keepalive.idle_s,
-        ge=1,
-        le=32_767,
-        description="Silence of a connection after which TCP asks for a sign of life.",
+    keepalive_idle_ms: int = Field(
+        default=_EDGE.keepalive.idle_s * 1_000,
+        ge=1_000,
+        le=32_767_000,
+        description="Silence of a connection after which TCP asks for a sign of life; whole "
+        "seconds count.",
     )
-    keepalive_interval_s: int = Field(
-        default=_EDGE.keepalive.interval_s,
-        ge=1,
-        le=32_767,
-        description="Time between two such questions.",
+    keepalive_interval_ms: int = Field(
+        default=_EDGE.keepalive.interval_s * 1_000,
+        ge=1_000,
+        le=32_767_000,
+        description="Time between two such questions; whole seconds count.",
     )
     keepalive_questions: int = Field(
         default=_EDGE.keepalive.questions,
