@@ -85,6 +85,10 @@ class Decider:
         """Return how many items entries in flight will change."""
         return len(self._items)
 
+    def changes(self, table_id: int) -> bool:
+        """Tell whether an entry in flight will change a table."""
+        return table_id in self._tables
+
     # Deciding -----------------------------------------------------------------------------------
 
     def write(

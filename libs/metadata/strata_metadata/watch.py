@@ -260,18 +260,25 @@ class WatchHub:
     def _stored_after(self, revision: int) -> Iterator[meta_pb2.WatchResponse]:
         """Yield the rows changed since, as they stand now.
 
-        A row may tell of a later revision than its response does; that one follows.
+        A row may tell of a later revision than its response does; that one follows. Where a
+        revision is missing, a snapshot follows: fewer were kept at times than are stored.
         """
         keys: dict[bytes, None] = {}
-        newest = self._revision
+        newest, last = self._revision, revision
         end = kind_range(MetadataRowKind.CHANGE)[1]
         for key, value in self._store.scan(change_key(revision + 1), end):
-            keys.update(dict.fromkeys(command_pb2.ChangedKeys.FromString(value).keys))
             reached = revision_of(key)
+            if reached != last + 1:
+                break
+            last = reached
+            keys.update(dict.fromkeys(command_pb2.ChangedKeys.FromString(value).keys))
             if len(keys) >= self._response_changes and reached < newest:
                 yield self._as_they_stand(reached, keys)
                 keys = {}
-        yield self._as_they_stand(newest, keys)
+        if last < newest:
+            yield from self._whole()
+        else:
+            yield self._as_they_stand(newest, keys)
 
     def _as_they_stand(self, revision: int, keys: Iterable[bytes]) -> meta_pb2.WatchResponse:
         changes = [change_of(key, self._store.get(key)) for key in keys]

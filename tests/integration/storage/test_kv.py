@@ -245,6 +245,41 @@ async def test_a_table_does_not_move(tmp_path: Path) -> None:
         assert (await node.put(b"a", b"2")).applied
 
 
+async def test_a_table_that_gets_its_first_item_does_not_move(tmp_path: Path) -> None:
+    """Its queue cannot be sealed while that entry is in flight: it would be behind the end."""
+    async with KvNode(tmp_path) as node:
+        engine = node.app.node.engine(GROUP)
+        write = asyncio.ensure_future(node.put(b"a", b"1"))
+        await asyncio.sleep(0)
+        assert engine.machine.queues.get(TABLE.topic_id, 0) is None, "it is not applied yet"
+        with pytest.raises(Refused, match="cannot be moved"):
+            await engine.seal(TABLE.topic_id, 0, 2)
+        assert (await write).applied
+        assert await node.items() == {b"a": b"1"}
+
+
+@pytest.mark.parametrize("in_flight", [True, False])
+async def test_a_sealed_table_takes_no_writes(tmp_path: Path, in_flight: bool) -> None:
+    """It moved while it was empty: what is written here from then on nobody would read.
+
+    Not from the proposal of its end on, and not after a restart.
+    """
+    store = MemoryStore()
+    async with KvNode(tmp_path, store=store) as node:
+        seal = asyncio.ensure_future(node.app.node.engine(GROUP).seal(TABLE.topic_id, 0, 2))
+        await asyncio.sleep(0)
+        if not in_flight:
+            await seal
+        refused = await node.put(b"a", b"1")
+        assert (refused.outcome, refused.applied) == (pb.OUTCOME_WRONG_GROUP, False)
+        assert await seal == 0
+        assert (await node.put(b"a", b"1", table=OTHER_TABLE)).applied
+    async with KvNode(tmp_path, store=store) as node:
+        assert (await node.put(b"a", b"1")).outcome == pb.OUTCOME_WRONG_GROUP
+        assert await node.items() == {}
+        assert await node.items(OTHER_TABLE) == {b"a": b"1"}
+
+
 async def test_a_node_without_the_plugin_stops_at_its_entries(tmp_path: Path) -> None:
     """It does not skip them: the raft group is read-only, and says what is missing."""
     store = MemoryStore()

@@ -97,7 +97,7 @@ async def test_cut_calls_take_no_tasks(giver: Giver) -> None:
 
 @idle_ms(20)
 async def test_snapshots_expire_when_no_task_is_left(giver: Giver) -> None:
-    """Whatever else runs, places come back, rows are closed and the node lives."""
+    """Places come back, rows are closed and the node lives, with any other work beside it."""
     await giver.cut_call(8)
     giver.fill_tasks()
     for _ in range(8):

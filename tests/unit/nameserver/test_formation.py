@@ -64,6 +64,7 @@ def step(
     learners: set[int] | None = None,
     outgoing: set[int] | None = None,
     down: set[int] | None = None,
+    configured: str = "",
     caught_up: bool = True,
 ) -> MembershipStep | None:
     configuration = Configuration(
@@ -71,7 +72,12 @@ def step(
     )
     endpoints = {1: "a", 2: "b", 3: "c", 4: "c", 5: "d"}
     return next_membership(
-        configuration, answering, endpoints, frozenset(down or ()), lambda _: caught_up
+        configuration,
+        configured or list(answering),
+        answering,
+        endpoints,
+        frozenset(down or ()),
+        lambda _: caught_up,
     )
 
 
@@ -92,21 +98,51 @@ def test_an_emptied_nameserver_replaces_its_old_self() -> None:
 
 async def test_one_that_was_emptied_before_it_registered_is_replaced_too() -> None:
     """It has no row; that it answered at its address once is known."""
+    again = peer(4)
+    again.endpoint = peer(3).endpoint
     configuration = Configuration(frozenset({1, 2, 3}), frozenset({4}))
-    replica = Mock(configuration=configuration, change_membership=AsyncMock())
+    change_membership = await keep(configuration, [peer(2), peer(3), again], [])
+
+    change_membership.assert_awaited_once_with(frozenset({1, 2, 4}), frozenset())
+
+
+async def keep(
+    configuration: Configuration,
+    answers: list[meta_pb2.NameserverPeer],
+    down: list[meta_pb2.NameserverPeer],
+) -> AsyncMock:
+    """Let the first of three keep the members once; return how it changed the configuration."""
+    change_membership = AsyncMock()
+    replica = Mock(configuration=configuration, change_membership=change_membership)
     machine = Mock()
-    machine.speculative.topology.nodes_of.return_value = []
+    machine.speculative.topology.nodes_of.return_value = [
+        meta_pb2.Node(
+            node_id=each.node_id,
+            endpoints=[each.endpoint],
+            metadata_replica_id=each.replica_id,
+            state=meta_pb2.NODE_STATE_DOWN,
+        )
+        for each in down
+    ]
     directory = PeerDirectory(
         peer(1), [f"host-{number}:9877" for number in (1, 2, 3)], Mock(), interval_s=1
     )
-    again = peer(4)
-    again.endpoint = peer(3).endpoint
-    for each in (peer(2), peer(3), again):
+    for each in answers:
         directory.learned(each)
-
     await MemberKeeper(replica, machine, directory, forget_node=AsyncMock(), interval_s=1).step()
+    return change_membership
 
-    replica.change_membership.assert_awaited_once_with(frozenset({1, 2, 4}), frozenset())
+
+async def test_one_that_starts_later_than_the_others_stays_a_voter() -> None:
+    """After a power cut it is DOWN and has not answered the new leader yet: its place is its own.
+
+    One at an address that is configured no more goes.
+    """
+    change_membership = await keep(Configuration(frozenset({1, 2, 3})), [peer(2)], [peer(3)])
+    change_membership.assert_not_awaited()
+    configuration = Configuration(frozenset({1, 2, 3, 4}))
+    change_membership = await keep(configuration, [peer(2)], [peer(3), peer(4)])
+    change_membership.assert_awaited_once_with(frozenset({1, 2, 3}), frozenset())
 
 
 def test_a_new_address_adds_a_voter_and_a_lost_one_takes_it_away() -> None:
@@ -122,6 +158,8 @@ def test_a_new_address_adds_a_voter_and_a_lost_one_takes_it_away() -> None:
 def test_a_silent_member_stays() -> None:
     """Not to answer is no reason to leave, nor is being DOWN at an address that is configured."""
     assert step({1, 2, 3}, {"a": 1, "b": 2, "c": 3}, down={3}) is None
+    assert step({1, 2, 3}, {"a": 1, "b": 2}, down={3}, configured="abc") is None
+    assert step({1, 2}, {"a": 1, "b": 2}, learners={3}, down={3}, configured="abc") is None
     assert step({1, 2, 3}, {"a": 1, "b": 2, "c": 4}, outgoing={1, 2, 3}) is None
 
 
@@ -139,7 +177,7 @@ def test_changes_never_lose_the_majority() -> None:
         endpoints[replica_id] = endpoint
         for _ in range(10):
             chosen = next_membership(
-                configuration, answering, endpoints, frozenset(), lambda _: True
+                configuration, sorted(answering), answering, endpoints, frozenset(), lambda _: True
             )
             if chosen is None:
                 break

@@ -231,6 +231,49 @@ def test_nothing_new_begins_before_the_last_change_is_done() -> None:
     assert plan_replicas(cluster.nodes.values(), cluster.groups.values(), RULES) == []
 
 
+def test_raft_groups_that_lost_their_majority_stop_no_repair_of_others() -> None:
+    """Leaderless for good, whether a change of them was under way or not: nothing moves there."""
+    nodes = {f"n{i}": NodeFacts(f"n{i}") for i in range(6)}
+    for node_id in ("n0", "n1"):
+        nodes[node_id] = replace(nodes[node_id], state=DOWN, state_ms=10_000)
+    layout = ["n0 n1 n2", "n0 n1 n3", "n0 n1 n4", "n0 n2 n3"]
+    groups = {
+        number: GroupFacts(
+            number,
+            tuple(ReplicaFacts(10 * number + at, n) for at, n in enumerate(node_ids.split())),
+            is_led=number == 4,
+        )
+        for number, node_ids in enumerate(layout, start=1)
+    }
+    groups[3] = replace(
+        groups[3],
+        # The replica on n4 is new, and none of the voters.
+        replicas=(*groups[3].replicas[:2], replace(groups[3].replicas[2], is_voter=False)),
+        is_settled=False,
+        leaving_node_ids=frozenset({"n5"}),
+    )
+    rules = replace(RULES, max_moves_in_flight=1)
+    (step,) = plan_replicas(nodes.values(), groups.values(), rules)
+
+    assert (step.raft_group, step.remove_replica_id, step.add_node_id) == (4, 40, "n5")
+    assert "DOWN for" in step.reason
+
+
+def test_a_change_goes_on_counting_while_its_raft_group_elects_a_leader() -> None:
+    """It will go on: its voters are there; and nothing begins where nobody leads."""
+    cluster = make_cluster([""] * 5, 6)
+    cluster.nodes["n0"] = replace(cluster.nodes["n0"], state=DOWN, state_ms=10_000)
+    rules = replace(RULES, max_moves_in_flight=1)
+    (step,) = plan_replicas(cluster.nodes.values(), cluster.groups.values(), rules)
+    group = cluster.groups[step.raft_group]
+    cluster.groups[step.raft_group] = replace(group, is_led=False)
+    (other,) = plan_replicas(cluster.nodes.values(), cluster.groups.values(), rules)
+    assert other.raft_group != step.raft_group
+    cluster.groups[step.raft_group] = replace(group, is_led=False, is_settled=False)
+
+    assert plan_replicas(cluster.nodes.values(), cluster.groups.values(), rules) == []
+
+
 def test_a_replica_that_is_lost_before_it_took_part_is_replaced() -> None:
     """Its raft group waits for it, so this is done although the group is in motion."""
     cluster = make_cluster([""] * 5, 1)

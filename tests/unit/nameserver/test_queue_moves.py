@@ -8,7 +8,10 @@ import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
+from strata_mq.requests import TABLE_PREFIX
 from strata_nameserver.base.config import NameserverConfig
+from strata_nameserver.plans.new_queues import Avoidance
+from strata_state.metadata_keys import MetadataRowKind, kind_range
 
 if TYPE_CHECKING:
     from tests.unit.nameserver.conftest import MakeNameserver, Nameserver
@@ -130,3 +133,39 @@ async def test_a_queue_is_explained(nameserver: Nameserver, topic: meta_pb2.Topi
         f"raft group {home} has a replica on storage-a (up)",
         "new queues avoid no node; measured loads count: there is no model",
     ]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "what"),
+    [
+        (meta_pb2.Topic(name=f"{TABLE_PREFIX}t"), "key-value tables"),
+        (meta_pb2.Topic(name="lite", type=meta_pb2.TOPIC_TYPE_LITE), "type LITE"),
+        (meta_pb2.Topic(name="t", queue_count=2), ""),
+    ],
+)
+async def test_new_queues_that_stay_are_not_steered_away(
+    nameserver: Nameserver, monkeypatch: pytest.MonkeyPatch, wanted: meta_pb2.Topic, what: str
+) -> None:
+    """Tables and lite topics have rows in one raft group: whatever it bears, they are made there.
+
+    One by one or many at once; queues of messages are wished to a calm raft group.
+    """
+    avoidance = Avoidance(frozenset({1, 2}), (2,))
+    monkeypatch.setattr(nameserver.metadata.placement, "avoidance", lambda: avoidance)
+    one = await nameserver.metadata.create_topic(wanted)
+    await nameserver.metadata.create_topics(
+        [meta_pb2.Topic(name=f"{wanted.name}-2", type=wanted.type, queue_count=1)]
+    )
+    rows = map(
+        meta_pb2.QueueOverride.FromString,
+        nameserver.machine.rows(*kind_range(MetadataRowKind.QUEUE_OVERRIDE)),
+    )
+    steered = [(row.topic_id, row.moving_to) for row in rows]
+    if not what:
+        assert steered == [(one.topic_id, 2), (one.topic_id, 2), (one.topic_id + 1, 2)]
+        return
+    assert steered == []
+    with pytest.raises(MetaRefused, match=f"{what} stay in their raft group"):
+        await nameserver.metadata.move_queue(
+            meta_pb2.MoveQueueRequest(topic=one.name, queue=0, to_raft_group=2)
+        )

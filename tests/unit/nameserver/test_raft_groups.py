@@ -264,6 +264,61 @@ async def test_a_dead_node_is_down_and_repaired_after_the_delay(three: Storage) 
     assert "a" not in nodes
 
 
+async def test_time_without_a_nameserver_is_no_time_of_being_down(three: Storage) -> None:
+    """A node that starts some seconds after a leader keeps its replicas; a dead one does not."""
+    three.alive.add("d")
+    await three.nameserver.metadata.register_node(storage("d"))
+    await three.run(6_000)
+    before = {number: hosts(row) for number, row in three.rows().items()}
+    assert any("a" in node_ids for node_ids in before.values())
+    three.alive.discard("a")
+    await three.run(2_500)
+    nodes = three.nameserver.machine.speculative.topology.nodes
+    assert nodes["a"].state == meta_pb2.NODE_STATE_DOWN
+    three.nameserver.clock.advance(3_600)
+    three.nameserver = three.nameserver.restarted()
+    three.nameserver.machine.on_leader(2)
+    await three.run(4_000)
+    assert {number: hosts(row) for number, row in three.rows().items()} == before
+    await three.run(9_000)
+
+    assert all("a" not in hosts(row) for row in three.rows().values())
+
+
+async def test_a_node_that_stood_still_is_asked_for_what_it_leads(three: Storage) -> None:
+    """Its reports were forgotten when it was DOWN, and it does not know: it says what is new."""
+    await three.run(3_000)
+    metadata = three.nameserver.metadata
+    mine = [number for number in three.rows() if metadata.reports.leader_of(number) == "a"]
+    assert mine
+    three.alive = {"b", "c"}
+    for _ in range(14):
+        three.nameserver.clock.advance(0.1)
+        for node_id in sorted(three.alive):
+            assert not metadata.heartbeat(only_news(node_id, three.alive))
+        await metadata.controller.step(0.0)
+    node = three.nameserver.machine.speculative.topology.nodes["a"]
+    assert node.state == meta_pb2.NODE_STATE_DOWN
+    assert [metadata.reports.leader_of(number) for number in mine] == [""] * len(mine)
+
+    assert metadata.heartbeat(only_news("a", set(NODES))), "all of it is wanted"
+    full = only_news("a", set(NODES))
+    full.full = True
+    full.led.extend(meta_pb2.LedGroup(raft_group=number, term=1) for number in mine)
+    assert not metadata.heartbeat(full)
+    assert [metadata.reports.leader_of(number) for number in mine] == ["a"] * len(mine)
+
+
+def only_news(node_id: str, alive: set[str]) -> meta_pb2.HeartbeatRequest:
+    """A heartbeat of a node that has nothing new to say of what it leads."""
+    return meta_pb2.HeartbeatRequest(
+        node_id=node_id,
+        boot_id=1,
+        heard_node_ids=sorted(alive - {node_id}),
+        unheard_node_ids=sorted(set(NODES) - alive),
+    )
+
+
 async def test_a_drained_node_can_be_removed_when_it_is_empty(three: Storage) -> None:
     """Before, the removal says what is still there; draining outlives a restart of the node."""
     metadata = three.nameserver.metadata
@@ -405,3 +460,85 @@ async def test_an_operator_cannot_put_two_replicas_on_one_machine(
 
     assert other in hosts(row)
     assert mine not in hosts(row)
+
+
+async def test_no_first_raft_group_is_on_a_dead_node(make_nameserver: MakeNameserver) -> None:
+    """A node whose folder was emptied leaves its old row behind: it counts for nothing."""
+    nameserver = make_nameserver(CONFIG)
+    nameserver.machine.on_leader(1)
+    cluster = Storage(nameserver, ())
+    for node_id in ("old-1", "old-2"):
+        await nameserver.metadata.register_node(storage(node_id))
+        cluster.alive = {node_id}
+        await cluster.run(500)
+        cluster.alive = set()
+        await cluster.run(3_000)
+    cluster.alive = set(NODES)
+    for node_id in NODES[:2]:
+        await nameserver.metadata.register_node(storage(node_id))
+    assert not cluster.rows()
+    await nameserver.metadata.register_node(storage(NODES[2]))
+
+    assert [hosts(row) for row in cluster.rows().values()] == [list(NODES)] * 3
+
+
+async def test_first_raft_groups_come_with_a_node_that_is_taken_back(
+    make_nameserver: MakeNameserver,
+) -> None:
+    """It was drained while the last one registered."""
+    nameserver = make_nameserver(CONFIG)
+    for node_id in NODES[:2]:
+        await nameserver.metadata.register_node(storage(node_id))
+    await nameserver.metadata.drain_node("a", draining=True)
+    await nameserver.metadata.register_node(storage("c"))
+    topology = nameserver.machine.speculative.topology
+    assert not topology.raft_groups
+    await nameserver.metadata.drain_node("a", draining=False)
+
+    assert [hosts(row) for row in topology.raft_groups.values()] == [list(NODES)] * 3
+    assert set(topology.slot_owners) == {1, 2, 3}
+
+
+async def test_first_raft_groups_come_with_a_node_that_registers_again(
+    make_nameserver: MakeNameserver,
+) -> None:
+    """A nameserver that waits for fewer nodes finds them all there, and asks them to register."""
+    waiting = CONFIG.model_copy(update={"initial_storage_nodes": 5})
+    nameserver = make_nameserver(waiting)
+    for node_id in NODES:
+        await nameserver.metadata.register_node(storage(node_id))
+        assert not nameserver.metadata.should_register(node_id, 0)
+    nameserver = make_nameserver(CONFIG, nameserver.store, nameserver.clock)
+    nameserver.machine.on_leader(1)
+    topology = nameserver.machine.speculative.topology
+    assert not topology.raft_groups
+    assert nameserver.metadata.should_register("b", 0)
+    hosted = await nameserver.metadata.register_node(storage("b"))
+
+    assert [one.raft_group.raft_group for one in hosted] == [1, 2, 3]
+    assert [hosts(row) for row in topology.raft_groups.values()] == [list(NODES)] * 3
+    assert not nameserver.metadata.should_register("b", 0)
+
+
+async def test_a_node_that_comes_to_life_completes_the_first_ones(
+    make_nameserver: MakeNameserver,
+) -> None:
+    """It stood still while the last one registered: its heartbeats tell it to register again."""
+    nameserver = make_nameserver(CONFIG)
+    nameserver.machine.on_leader(1)
+    cluster = Storage(nameserver, NODES[:2])
+    for node_id in NODES[:2]:
+        await nameserver.metadata.register_node(storage(node_id))
+    await cluster.run(500)
+    cluster.alive = {"b"}
+    await cluster.run(3_000)
+    await nameserver.metadata.register_node(storage("c"))
+    cluster.alive = {"b", "c"}
+    await cluster.run(500)
+    assert not cluster.rows() and not nameserver.metadata.should_register("b", 0)
+    cluster.alive = set(NODES)
+    await cluster.run(500)
+    assert not cluster.rows() and nameserver.metadata.should_register("a", 0)
+    await nameserver.metadata.register_node(storage("a"))
+
+    assert [hosts(row) for row in cluster.rows().values()] == [list(NODES)] * 3

@@ -8,7 +8,8 @@ from types import FrameType
 from typing import Any
 
 from strata.meta.v1 import meta_pb2
-from strata_nameserver.drafts.reports import Reports
+from strata_nameserver.drafts.reports import Reports, node_facts
+from strata_nameserver.state.topology import Topology
 
 NODES = ("a", "b", "c")
 GROUPS = range(1, 9)
@@ -94,3 +95,39 @@ def test_a_heartbeat_takes_as_long_as_it_says_much() -> None:
         assert reports.led() == set(numbers) - {3}
 
     assert lines[0] == lines[1]
+
+
+def test_a_node_calls_its_own_replicas_damaged_and_no_others() -> None:
+    """Neither one on another node, nor one of a raft group that it has another replica of."""
+    topology = Topology()
+    topology.raft_groups[1] = meta_pb2.RaftGroup(
+        raft_group=1,
+        replicas=[
+            meta_pb2.Replica(replica_id=number, node_id=node_id)
+            for number, node_id in enumerate(NODES, start=1)
+        ],
+        membership=meta_pb2.Membership(voters=(1, 2, 3)),
+    )
+    reports = Reports()
+    request = heartbeat("a")
+    request.damaged_replica_ids.extend((1, 2))
+    reports.take(request, 0.0)
+    reports.take(heartbeat("b"), 0.0)
+    [facts] = reports.group_facts(topology)
+
+    assert [replica.is_damaged for replica in facts.replicas] == [True, False, False]
+    assert (facts.is_settled, facts.is_led) == (True, False), "its row is, but nobody leads it"
+
+
+def test_no_node_is_down_for_longer_than_the_nameserver_leads() -> None:
+    """The time that a node is UP counts in full: leaders may come back to it at once."""
+    up, down = meta_pb2.NODE_STATE_UP, meta_pb2.NODE_STATE_DOWN
+    nodes = [
+        meta_pb2.Node(node_id="up", state=up, state_since_ms=1_000),
+        meta_pb2.Node(node_id="down before", state=down, state_since_ms=1_000),
+        meta_pb2.Node(node_id="down since", state=down, state_since_ms=8_000),
+    ]
+    facts = node_facts(nodes, {}, {}, (), (), 10_000, leading_ms=3_000)
+
+    ages = {node.node_id: node.state_ms for node in facts}
+    assert ages == {"up": 9_000, "down before": 3_000, "down since": 2_000}

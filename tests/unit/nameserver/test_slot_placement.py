@@ -68,6 +68,19 @@ def test_moves_under_way_count_as_done() -> None:
     assert plan_slots(facts_of(owners, 3, moves=[under_way, arriving]), RULES) == []
 
 
+def test_moves_that_wait_for_a_leader_make_room_for_others() -> None:
+    """From or to a raft group that lost its majority: they may never end, and stop no others."""
+    owners = [1 + slot % 5 for slot in range(SLOT_COUNT)]
+    stuck = [
+        meta_pb2.SlotMove(from_raft_group=1, to_raft_group=3, slots=[0]),
+        meta_pb2.SlotMove(from_raft_group=4, to_raft_group=2, slots=[3]),
+    ]
+    steps = plan_slots(facts_of(owners, 6, moves=stuck, led={3, 4, 5, 6}), RULES)
+    assert [(step.from_raft_group, step.to_raft_group) for step in steps] == [(3, 6), (5, 6)]
+    assert [len(step.slots) for step in steps] == [64, 64]
+    assert plan_slots(facts_of(owners, 6, moves=stuck), RULES) == []
+
+
 def test_only_raft_groups_with_a_leader_give_and_take() -> None:
     """A raft group that nobody leads could neither revoke nor grant."""
     owners = striped_slots([1, 2])

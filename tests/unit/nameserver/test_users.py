@@ -285,10 +285,10 @@ async def test_no_row_before_everybody_knows_its_kind(nameserver: Nameserver) ->
             await attempt
         assert refusal.value.outcome == CONFLICT
     metadata = nameserver.metadata
-    assert metadata.is_outdated("storage-b", ROW_FORMAT), "it is asked to register again"
+    assert metadata.should_register("storage-b", ROW_FORMAT), "it is asked to register again"
     old.row_format = ROW_FORMAT
     await metadata.register_node(old)
-    assert not metadata.is_outdated("storage-b", ROW_FORMAT)
+    assert not metadata.should_register("storage-b", ROW_FORMAT)
     await access.ensure_cluster_key()
     await create(nameserver, "shop")
 

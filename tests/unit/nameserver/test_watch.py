@@ -14,7 +14,7 @@ from strata_metadata.errors import MetaRefused
 from strata_metadata.rows import key_of, value_of
 from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.state.draft import applied_state
-from strata_state.metadata_keys import MetadataRowKind
+from strata_state.metadata_keys import MetadataRowKind, kind_range, revision_of
 
 if TYPE_CHECKING:
     from tests.unit.nameserver.conftest import MakeNameserver, Nameserver
@@ -158,6 +158,36 @@ async def test_a_restarted_nameserver_resumes_from_its_rows(
     await view.follow(restarted)
 
     assert (view.snapshots, view.rows) == (0, stored(restarted))
+
+
+async def test_a_hole_in_the_kept_revisions_is_bridged_by_a_snapshot(
+    make_nameserver: MakeNameserver,
+) -> None:
+    """Fewer revisions are kept from a start on: what was kept before does not hide the gap."""
+    many = CONFIG.model_copy(update={"max_kept_revisions": 100, "max_recent_changes": 1})
+    nameserver = await make_nameserver(many).with_storage()
+    view = View()
+    await view.follow(nameserver)
+    for number in range(10):
+        await nameserver.metadata.create_topic(meta_pb2.Topic(name=f"before-{number}"))
+    known, changes = view.revision, kind_range(MetadataRowKind.CHANGE)
+    old = list(nameserver.store.scan(*changes))
+    few = many.model_copy(update={"max_kept_revisions": 5})
+    nameserver = make_nameserver(few, nameserver.store, nameserver.clock)
+    for number in range(10):
+        await nameserver.metadata.create_topic(meta_pb2.Topic(name=f"after-{number}"))
+    kept = [revision_of(key) for key, _ in nameserver.store.scan(*changes)]
+    newest = nameserver.machine.revision
+    assert kept == list(range(newest - 4, newest + 1))
+
+    # An older version left the rows behind.
+    nameserver.store.write(old)
+    assert revision_of(old[-1][0]) < newest - 5 and known + 1 in map(revision_of, dict(old))
+    view.snapshots = 0
+    await view.follow(nameserver)
+
+    assert (view.snapshots, view.rows) == (1, stored(nameserver))
+    assert view.revision == newest
 
 
 async def test_a_watcher_that_knows_more_is_told_so(nameserver: Nameserver) -> None:

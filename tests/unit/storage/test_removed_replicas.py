@@ -236,6 +236,9 @@ def test_a_note_that_may_be_read_later_is_logged_once_and_has_no_age(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, is_newer: bool
 ) -> None:
     """The disk does not read it now (rule 40), or another version wrote it."""
+    events: list[str] = []
+    logger = SimpleNamespace(warning=lambda event, **_: events.append(event))
+    monkeypatch.setattr(folder.aside, "_logger", logger)
     folder.aside.put(replica(17), [folder.segment("a.log")])
     note = folder.aside.path(17) / "replica.json"
     content = note.read_bytes()
@@ -244,9 +247,6 @@ def test_a_note_that_may_be_read_later_is_logged_once_and_has_no_age(
     else:
         note.unlink()
         note.mkdir()
-    events: list[str] = []
-    logger = SimpleNamespace(warning=lambda event, **_: events.append(event))
-    monkeypatch.setattr(folder.aside, "_logger", logger)
     for _ in range(3):
         folder.aside.clean(10**14, disk_is_low=False)
     assert folder.ids() == []

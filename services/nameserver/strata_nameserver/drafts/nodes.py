@@ -1,8 +1,9 @@
 """Changes of nodes: registered, drained, removed, judged; one draft each.
 
 The row of a node is found by its node id, which lives in its data folder (rule 8): a node with an
-emptied folder is a new node. The first raft groups are made in the draft of the storage node that
-completes the initial set, with all slots striped over them (rule 19).
+emptied folder is a new node. The first raft groups are made in the draft by which a storage node
+completes the initial set, with all slots striped over them (rule 19): it registers, for the first
+time or again, or is taken back into service.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ _KINDS = (
 def register_node(draft: Draft, wanted: meta_pb2.Node, config: NameserverConfig) -> None:
     """Write the node's row; make the first raft groups when enough storage nodes are there.
 
-    A node that is known and tells nothing new leaves the draft empty. Draining outlives a restart
-    of the node; its state is UP.
+    A node that is known, tells nothing new and completes nothing leaves the draft empty. Draining
+    outlives a restart of the node; its state is UP.
 
     Raises:
         MetaRefused: INVALID or LIMIT_REACHED.
@@ -67,8 +68,7 @@ def register_node(draft: Draft, wanted: meta_pb2.Node, config: NameserverConfig)
             )
         draft.counters.node_count += 1
         draft.put(node)
-        if node.kind == meta_pb2.NODE_KIND_STORAGE:
-            put_initial_raft_groups(draft, node, config)
+        _complete(draft, node, config)
         return
     if known.kind != node.kind:
         raise invalid(
@@ -82,6 +82,7 @@ def register_node(draft: Draft, wanted: meta_pb2.Node, config: NameserverConfig)
     node.revision = known.revision
     if node != known:
         draft.put(node)
+    _complete(draft, node, config)
 
 
 def change_states(draft: Draft, transitions: Sequence[Transition]) -> None:
@@ -105,8 +106,10 @@ def forget_brokers(draft: Draft, delay_ms: int) -> None:
             draft.delete(node)
 
 
-def drain_node(draft: Draft, node_id: str, *, draining: bool) -> meta_pb2.Node:
-    """Take a node out of service, or back into it.
+def drain_node(
+    draft: Draft, node_id: str, config: NameserverConfig, *, draining: bool
+) -> meta_pb2.Node:
+    """Take a node out of service, or back into it; then it may complete the initial set.
 
     Raises:
         MetaRefused: NOT_FOUND; INVALID for a nameserver, which is not drained; CONFLICT for a node
@@ -121,6 +124,7 @@ def drain_node(draft: Draft, node_id: str, *, draining: bool) -> meta_pb2.Node:
     if node.draining != draining:
         node.draining = draining
         draft.put(node)
+        _complete(draft, node, config)
     return node
 
 
@@ -145,6 +149,12 @@ def remove_node(draft: Draft, node_id: str, *, force: bool) -> meta_pb2.Node:
     draft.counters.node_count -= 1
     draft.delete(node)
     return node
+
+
+def _complete(draft: Draft, node: meta_pb2.Node, config: NameserverConfig) -> None:
+    """Make the first raft groups if a node, as it is from now on, completes the initial set."""
+    if node.kind == meta_pb2.NODE_KIND_STORAGE:
+        put_initial_raft_groups(draft, node, config)
 
 
 def _check_others(draft: Draft, leaving: meta_pb2.Node) -> None:

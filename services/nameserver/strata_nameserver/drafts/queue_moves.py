@@ -28,16 +28,14 @@ def move_queue(
     """Wish a queue into another raft group; wishing the same again changes nothing.
 
     Raises:
-        MetaRefused: NOT_FOUND: no such topic, queue or raft group; INVALID: a dead-letter queue,
-            or the queue is there already; CONFLICT: another move is under way, or rows of an
-            earlier epoch are still there; LIMIT_REACHED.
+        MetaRefused: NOT_FOUND: no such topic, queue or raft group; INVALID: a queue that stays
+            (`what_stays`), or it is there already; CONFLICT: another move is under way, or rows of
+            an earlier epoch are still there; LIMIT_REACHED.
     """
     topic = stored_topic(draft, request.namespace, request.topic)
     target = request.to_raft_group
-    if topic.type == meta_pb2.TOPIC_TYPE_DEAD_LETTER:
-        raise invalid("dead-letter queues stay in their raft group")
-    if is_table_topic(topic.name):
-        raise invalid("key-value tables stay in their raft group")
+    if what := what_stays(topic):
+        raise invalid(f"{what} stay in their raft group")
     if request.queue >= topic.queue_count:
         raise _missing(f"topic {topic.name} has {topic.queue_count} queues")
     if target not in draft.topology.raft_groups:
@@ -59,6 +57,18 @@ def move_queue(
     override.moving_to = target
     draft.put(override)
     return override
+
+
+def what_stays(topic: meta_pb2.Topic) -> str:
+    """Return which queues of no epochs a topic has, as a refusal names them; empty: they move.
+
+    Items of a table and lite topics are rows of one raft group: they would stay behind.
+    """
+    if topic.type == meta_pb2.TOPIC_TYPE_DEAD_LETTER:
+        return "dead-letter queues"
+    if topic.type == meta_pb2.TOPIC_TYPE_LITE:
+        return "queues of topics of type LITE"
+    return "key-value tables" if is_table_topic(topic.name) else ""
 
 
 def record_move(draft: Draft, request: meta_pb2.ReportQueueMovedRequest) -> meta_pb2.QueueOverride:

@@ -26,6 +26,7 @@ from strata_nameserver.policies.replicas import (
     machine_count,
 )
 from strata_nameserver.state.draft import Draft
+from strata_nameserver.state.topology import Topology
 
 # Most that one change adds later: they fit into a raft entry, and are chosen quickly.
 _MAX_NEW_RAFT_GROUPS = 200
@@ -37,19 +38,21 @@ def put_initial_raft_groups(draft: Draft, joining: meta_pb2.Node, config: Namese
     """Make the first raft groups, and stripe all slots over them, when enough machines are there.
 
     A machine is there when all the nodes are that it starts together. At most
-    `_MAX_FIRST_RAFT_GROUPS` are made here; `missing_raft_groups` brings the others.
+    `_MAX_FIRST_RAFT_GROUPS` are made here; `missing_raft_groups` brings the others. Nodes that are
+    not up take no part: raft groups of which most replicas are on dead nodes never start.
 
     Args:
-        draft: the change that takes `joining` in.
-        joining: a storage node that is not in the topology yet.
+        draft: the change that writes `joining`, or finds it as it is.
+        joining: the row of a storage node as it is from this change on.
         config: how many machines are enough, replicas and raft groups.
     """
     topology = draft.topology
     if any(owner != NO_RAFT_GROUP for owner in topology.slot_owners):
         return
-    nodes = [*topology.nodes_of(meta_pb2.NODE_KIND_STORAGE), joining]
-    usable = [node for node in nodes if not node.draining]
-    if _complete_machines(usable) < (config.initial_storage_nodes or config.replication_factor):
+    known = topology.nodes_of(meta_pb2.NODE_KIND_STORAGE)
+    nodes = [*(node for node in known if node.node_id != joining.node_id), joining]
+    usable = _first_nodes(nodes, config)
+    if not usable:
         return
     facts = [NodeFacts(node.node_id, node.rack, node.machine) for node in usable]
     count = min(config.raft_groups_per_storage_node * len(usable), _MAX_FIRST_RAFT_GROUPS)
@@ -59,6 +62,16 @@ def put_initial_raft_groups(draft: Draft, joining: meta_pb2.Node, config: Namese
         draft.put(
             meta_pb2.SlotRange(first_slot=first_slot, slot_count=slot_count, raft_group=raft_group)
         )
+
+
+def lacks_first_raft_groups(topology: Topology, config: NameserverConfig) -> bool:
+    """Tell whether enough machines are there, and no registration has found that yet.
+
+    The last one to be there may have come by a sign of life only, or the setting is another one.
+    """
+    if topology.raft_groups:
+        return False
+    return bool(_first_nodes(topology.nodes_of(meta_pb2.NODE_KIND_STORAGE), config))
 
 
 def missing_raft_groups(
@@ -215,6 +228,13 @@ def is_settled(row: meta_pb2.RaftGroup) -> bool:
         and {r.replica_id for r in row.replicas if not r.learner} == set(membership.voters)
         and {r.replica_id for r in row.replicas if r.learner} == set(membership.learners)
     )
+
+
+def _first_nodes(nodes: Iterable[meta_pb2.Node], config: NameserverConfig) -> list[meta_pb2.Node]:
+    """Return the nodes that the first raft groups may be on; none: they are not enough yet."""
+    usable = [node for node in nodes if node.state == meta_pb2.NODE_STATE_UP and not node.draining]
+    wanted = config.initial_storage_nodes or config.replication_factor
+    return usable if _complete_machines(usable) >= wanted else []
 
 
 def _complete_machines(nodes: Sequence[meta_pb2.Node]) -> int:

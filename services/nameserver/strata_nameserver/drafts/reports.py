@@ -9,7 +9,7 @@ holds what `_led` holds.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from strata.meta.v1 import meta_pb2
@@ -120,10 +120,9 @@ class Reports:
 
     def group_facts(self, topology: Topology) -> list[GroupFacts]:
         """Return what placement must know of all raft groups."""
-        damaged = frozenset[int]().union(*self._damaged.values())
-        return [self._facts_of(row, damaged) for _, row in sorted(topology.raft_groups.items())]
+        return [self._facts_of(row) for _, row in sorted(topology.raft_groups.items())]
 
-    def _facts_of(self, row: meta_pb2.RaftGroup, damaged: Set[int]) -> GroupFacts:
+    def _facts_of(self, row: meta_pb2.RaftGroup) -> GroupFacts:
         known = self._led.get(row.raft_group)
         caught_up: Collection[int] = known.report.caught_up if known is not None else ()
         voters = set(row.membership.voters)
@@ -133,7 +132,8 @@ class Reports:
                 replica.node_id,
                 is_voter=replica.replica_id in voters,
                 is_caught_up=replica.replica_id in caught_up,
-                is_damaged=replica.replica_id in damaged,
+                # A node knows of its own replicas only.
+                is_damaged=replica.replica_id in self._damaged.get(replica.node_id, ()),
                 is_learner=replica.learner,
             )
             for replica in row.replicas
@@ -141,7 +141,8 @@ class Reports:
         return GroupFacts(
             row.raft_group,
             replicas,
-            is_settled=known is not None and is_settled(row),
+            is_settled=is_settled(row),
+            is_led=known is not None,
             leaving_node_ids=frozenset(replica.node_id for replica in row.leaving),
             leader_node_id=known.node_id if known is not None else "",
             preferred_node_id=row.preferred_leader_node_id,
@@ -155,15 +156,32 @@ def node_facts(
     slow: Collection[str],
     clocks_off: Collection[str],
     now_ms: int,
+    leading_ms: int,
 ) -> list[NodeFacts]:
-    """Return what placement must know of storage nodes."""
+    """Return what placement must know of storage nodes.
+
+    Args:
+        nodes: their rows.
+        load_bytes: node id -> what it appends and serves.
+        disks_used: node id -> share of its disk that is used.
+        slow: those that append slowly.
+        clocks_off: those whose clock is off, or was lately.
+        now_ms: wall time.
+        leading_ms: how long this nameserver leads. No node counts as DOWN for longer: before, there
+            may have been no nameserver that could have heard it.
+    """
+
+    def state_ms(node: meta_pb2.Node) -> int:
+        age_ms = max(0, now_ms - node.state_since_ms)
+        return min(age_ms, leading_ms) if node.state == meta_pb2.NODE_STATE_DOWN else age_ms
+
     return [
         NodeFacts(
             node.node_id,
             node.rack,
             node.machine,
             state=node.state,
-            state_ms=max(0, now_ms - node.state_since_ms),
+            state_ms=state_ms(node),
             draining=node.draining,
             load_bytes=load_bytes.get(node.node_id, 0.0),
             is_slow=node.node_id in slow,

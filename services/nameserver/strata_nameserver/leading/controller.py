@@ -90,6 +90,7 @@ class Controller:
         self._interval_s = interval_ms / 1_000
         self._clock = clock
         self._term = 0
+        self._began_s = 0.0
         self._placed_at_s = 0.0
         self._reasons: dict[int, deque[str]] = {}
         self._transitions_total = metrics.counter("strata_metadata_transitions_total")
@@ -155,7 +156,7 @@ class Controller:
         self._placement.reset()
         self._reasons.clear()
         # Nobody has reported yet, so there is nothing to place.
-        self._placed_at_s = self._clock.monotonic_s()
+        self._began_s = self._placed_at_s = self._clock.monotonic_s()
 
     async def _write_down(
         self, transitions: Sequence[Transition], news: Sequence[meta_pb2.LedGroup]
@@ -172,6 +173,7 @@ class Controller:
             )
             if transition.state == meta_pb2.NODE_STATE_DOWN:
                 self._reports.forget(transition.node_id)
+                self._detector.forgotten(transition.node_id)
                 self._slow_nodes.silent(transition.node_id)
                 self._placement.loads.forget(transition.node_id)
         await self._change(decide)
@@ -228,6 +230,7 @@ class Controller:
             self._slow_nodes.judge(),
             clocks_off,
             self._clock.wall_ms(),
+            leading_ms=round((self._clock.monotonic_s() - self._began_s) * 1_000),
         )
 
     def _plan_slots(self, topology: Topology) -> list[MoveSlots]:

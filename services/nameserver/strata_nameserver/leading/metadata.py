@@ -246,14 +246,26 @@ class Metadata:
                 self.placement.loads.measured(request.node_id, request.load)
         return want_full
 
-    def is_outdated(self, node_id: str, row_format: int) -> bool:
-        """Whether a node's row says less than the node: an older leader has written it."""
-        node = self._machine.speculative.topology.nodes.get(node_id)
-        return node is not None and node.row_format < row_format
+    def should_register(self, node_id: str, row_format: int) -> bool:
+        """Whether a node should register again.
+
+        Its row says less than the node, as an older leader has written it; or the first raft
+        groups can be made, which registrations do.
+        """
+        topology = self._machine.speculative.topology
+        node = topology.nodes.get(node_id)
+        if node is None:
+            return False
+        if node.row_format < row_format:
+            return True
+        is_storage = node.kind == meta_pb2.NODE_KIND_STORAGE
+        return is_storage and raft_groups.lacks_first_raft_groups(topology, self._config)
 
     async def drain_node(self, node_id: str, *, draining: bool) -> meta_pb2.Node:
         """Take a node out of service, or back into it, and return its row."""
-        return await self.change(lambda draft: nodes.drain_node(draft, node_id, draining=draining))
+        return await self.change(
+            lambda draft: nodes.drain_node(draft, node_id, self._config, draining=draining)
+        )
 
     async def remove_node(self, node_id: str, *, force: bool) -> meta_pb2.Node:
         """Forget a node and return the row it had."""

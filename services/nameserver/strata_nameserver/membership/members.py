@@ -9,7 +9,7 @@ is removed once it is DOWN. `next_membership` chooses; `MemberKeeper` carries ou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,6 +33,7 @@ class MembershipStep:
 
 def next_membership(
     configuration: Configuration,
+    configured: Collection[str],
     answering: Mapping[str, int],
     endpoints: Mapping[int, str],
     down: frozenset[int],
@@ -42,6 +43,7 @@ def next_membership(
 
     Args:
         configuration: in force.
+        configured: addresses of all nameservers; those that do not answer are among them.
         answering: configured addresses -> replica id that answers there now.
         endpoints: replica id -> address, of all that ever registered or answered.
         down: replica ids whose nodes are DOWN.
@@ -65,7 +67,7 @@ def next_membership(
                 f"{replica_id} at {endpoint} has caught up",
             )
     for replica_id in sorted(voters | learners):
-        if replica_id in answering.values() or endpoints.get(replica_id) in answering:
+        if replica_id in answering.values() or endpoints.get(replica_id) in configured:
             continue
         if replica_id in down and voters - {replica_id}:
             return MembershipStep(
@@ -139,6 +141,7 @@ class MemberKeeper:
         rows = self._machine.speculative.topology.nodes_of(meta_pb2.NODE_KIND_NAMESERVER)
         step = next_membership(
             self._replica.configuration,
+            self._directory.endpoints,
             self._directory.members(),
             # One that was emptied at once has answered, but has no row.
             self._directory.addresses()

@@ -27,6 +27,9 @@ class PeerDirectory:
         channel_factory: makes a channel to an address; the channels are owned here.
         interval_s: how often everybody is asked.
         timeout_s: for one answer.
+
+    Attributes:
+        endpoints: as given; whether anybody answers there or not.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class PeerDirectory:
         timeout_s: float = 1.0,
     ) -> None:
         self._own = own
+        self.endpoints = tuple(endpoints)
         self._others = tuple(endpoint for endpoint in endpoints if endpoint != own.endpoint)
         self._channels = Channels(channel_factory, max(1, len(self._others)))
         self._interval_s = interval_s

@@ -3,7 +3,8 @@
 A queue's home follows from its slot (rule 19). When the leader of that raft group is among the
 third of the nodes with the highest load, the queue gets, in the change that makes it, the wish to
 move to a raft group led elsewhere; its home's leader hands it over before it holds anything
-(rule 18). So a client that is early writes to the home, and nothing is lost.
+(rule 18). So a client that is early writes to the home, and nothing is lost. Queues that
+no raft group hands over get no such wish.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from itertools import cycle
 from strata.meta.v1 import meta_pb2
 from strata_metadata.view import NO_RAFT_GROUP
 from strata_mq.slots import slot_of
+from strata_nameserver.drafts.queue_moves import what_stays
 from strata_nameserver.state.draft import Draft
 
 
@@ -43,6 +45,8 @@ def steer(
 ) -> None:
     """Wish new queues away from busy nodes, as far as the limit on moved queues allows.
 
+    Queues that MoveQueue refuses stay at home, too.
+
     Args:
         draft: the change that makes the queues.
         topic: its row.
@@ -50,7 +54,7 @@ def steer(
         avoidance: which raft groups to leave, which to take.
         max_overrides: queues that may be elsewhere than at their slot.
     """
-    if not avoidance.busy or not avoidance.calm:
+    if not avoidance.busy or not avoidance.calm or what_stays(topic):
         return
     targets = cycle(avoidance.calm)
     for queue in queues:

@@ -86,6 +86,14 @@ class FailureDetector:
         """Forget a node."""
         self._heard.pop(node_id, None)
 
+    def forgotten(self, node_id: str) -> None:
+        """The reports of a node were forgotten: the answer to its heartbeat asks for all of them.
+
+        A node whose process only stood still does not know that it was DOWN.
+        """
+        if (heard := self._heard.get(node_id)) is not None:
+            heard.is_complete = False
+
     def heartbeat(self, request: meta_pb2.HeartbeatRequest) -> bool:
         """Note a heartbeat; return whether the next one must be complete."""
         heard = self._heard.setdefault(request.node_id, _Heard(0.0))

@@ -150,7 +150,7 @@ class _LeaderBoard:
                 if counts[source] - counts[node_id] >= 2:
                     return self._path(came_by, node_id)
                 for number, group in sorted(self._groups.items()):
-                    if self._leads[number] != node_id or not group.is_settled:
+                    if self._leads[number] != node_id or not group.may_change:
                         continue
                     for voter in self._voters(group):
                         if voter in steady and voter not in came_by:

@@ -16,7 +16,8 @@ Rules, most important first:
 
 Invariants: a raft group changes by one replica at a time, and by the next one only when its
 configuration is the desired one and all replicas have everything; a replica that is lost before
-it ever took part is the only exception. At most `max_moves_in_flight` raft groups change at once.
+it ever took part is the only exception. At most `max_moves_in_flight` raft groups change at once;
+one that has no leader and cannot elect one does not count, so that it stops no repair of others.
 A machine, and so a node, is never given two replicas of one raft group: with fewer machines than
 the replication factor a raft group has fewer replicas. A node whose disk is fuller than
 `full_above` is given a replica only where no other node of as good a rack can take it, and never
@@ -115,7 +116,8 @@ class GroupFacts:
     """A raft group.
 
     Attributes:
-        is_settled: its configuration is the desired one, and its leader says so.
+        is_settled: its configuration is the desired one, as its leader said last.
+        is_led: it has a leader.
         leaving_node_ids: nodes that still have a replica which is to go.
         leader_node_id: node that leads it; empty: not known.
         preferred_node_id: node that should lead it; empty: any.
@@ -124,6 +126,7 @@ class GroupFacts:
     raft_group: int
     replicas: tuple[ReplicaFacts, ...]
     is_settled: bool = True
+    is_led: bool = True
     leaving_node_ids: frozenset[str] = frozenset()
     leader_node_id: str = ""
     preferred_node_id: str = ""
@@ -132,6 +135,11 @@ class GroupFacts:
     def node_ids(self) -> list[str]:
         """Nodes of the desired replicas."""
         return [replica.node_id for replica in self.replicas]
+
+    @property
+    def may_change(self) -> bool:
+        """Whether its replicas may begin to change: nothing is under way, and a leader does it."""
+        return self.is_settled and self.is_led
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +226,7 @@ class _Board:
             node_id for group in self.groups.values() for node_id in group.node_ids
         )
         self.steps: list[ChangeReplica] = []
-        moving = sum(not group.is_settled for group in self.groups.values())
-        self._budget = rules.max_moves_in_flight - moving
+        self._budget = rules.max_moves_in_flight - sum(map(self._moves, self.groups.values()))
 
     def has_budget(self) -> bool:
         """Tell whether one more raft group may begin to change."""
@@ -227,12 +234,26 @@ class _Board:
 
     def settled(self) -> list[GroupFacts]:
         """Return the raft groups that may be changed, by number."""
-        return [group for _, group in sorted(self.groups.items()) if group.is_settled]
+        return [group for _, group in sorted(self.groups.items()) if group.may_change]
 
     def is_up(self, node_id: str) -> bool:
         """Tell whether a node is there and serves."""
         node = self.nodes.get(node_id)
         return node is not None and node.state == meta_pb2.NODE_STATE_UP
+
+    def _moves(self, group: GroupFacts) -> bool:
+        """Tell whether a change of a raft group is under way and can go on."""
+        if group.is_settled or group.is_led:
+            return not group.is_settled
+        voters = [replica for replica in group.replicas if replica.is_voter]
+        alive = [not replica.is_damaged and self._is_there(replica.node_id) for replica in voters]
+        # Those that leave still vote.
+        alive += map(self._is_there, group.leaving_node_ids)
+        return 2 * sum(alive) > len(alive)
+
+    def _is_there(self, node_id: str) -> bool:
+        node = self.nodes.get(node_id)
+        return node is not None and node.state != meta_pb2.NODE_STATE_DOWN
 
     def is_full(self, node_id: str) -> bool:
         """Tell whether the disk of a node is too full for a replica that could be elsewhere."""
@@ -330,7 +351,7 @@ def _replace_lost(board: _Board) -> None:
             continue
         for replica in group.replicas:
             why = _why_lost(board, replica)
-            if not why or (not group.is_settled and (replica.is_voter or replica.is_caught_up)):
+            if not why or (not group.may_change and (replica.is_voter or replica.is_caught_up)):
                 continue
             staying = [other.node_id for other in group.replicas if other is not replica]
             target = board.best_target(

@@ -3,7 +3,8 @@
 Pure, like `replicas`. Raft groups own equally many slots, give or take one: where raft groups were
 added, slots go to them in small steps, a few moves at a time. The slots that arrived last stay
 longest, so the moves of an operator are balanced with other slots and not taken back. Only raft
-groups with a leader give and take slots.
+groups with a leader give and take slots; a move from or to one without stands still, and does not
+count as one under way.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ class SlotRules:
     """Numbers that the placement of slots goes by.
 
     Attributes:
-        max_moves_in_flight: raft groups that give up slots at the same time.
+        max_moves_in_flight: raft groups that give up slots at the same time; moves that wait for a
+            leader do not count.
         max_slots_per_move: slots of one move, at most.
     """
 
@@ -77,9 +79,11 @@ def plan_slots(facts: SlotFacts, rules: SlotRules) -> list[MoveSlots]:
     # Nobody gives or takes beyond the equal share, so that hardly any slot moves twice; only when
     # all have at most that, single slots even out the rest.
     least = most if max(counts[number] for number in facts.led) > most else share
-    givers = set(facts.led) - {move.from_raft_group for move in facts.moves}
+    led = set(facts.led)
+    givers = led - {move.from_raft_group for move in facts.moves}
+    in_flight = sum(led >= {move.from_raft_group, move.to_raft_group} for move in facts.moves)
     steps: list[MoveSlots] = []
-    while givers and len(facts.moves) + len(steps) < rules.max_moves_in_flight:
+    while givers and in_flight + len(steps) < rules.max_moves_in_flight:
         giver = max(givers, key=lambda number: (counts[number], -number))
         taker = min(facts.led, key=lambda number: (counts[number], number))
         number = min(counts[giver] - least, most - counts[taker], rules.max_slots_per_move)

@@ -258,8 +258,8 @@ class MetaServicer:
         if kind is not None:
             _check_kind(kind, context)
         want_full = self.metadata.heartbeat(request)
-        outdated = self.metadata.is_outdated(request.node_id, request.row_format)
-        return meta_pb2.HeartbeatResponse(want_full=want_full, want_registration=outdated)
+        should_register = self.metadata.should_register(request.node_id, request.row_format)
+        return meta_pb2.HeartbeatResponse(want_full=want_full, want_registration=should_register)
 
     async def confirm_dropped(
         self, request: meta_pb2.ConfirmDroppedRequest, context: CallContext

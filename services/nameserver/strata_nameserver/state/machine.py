@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import islice
 
 from strata.meta.v1 import command_pb2, meta_pb2
 from strata_metadata.rows import key_of, value_of
@@ -20,7 +21,10 @@ from strata_raft import Configuration, Entry, EntryKind, Payload
 from strata_raft.membership import decode_configuration
 from strata_runtime.metrics import Metrics
 from strata_state.metadata import MetadataStore
-from strata_state.metadata_keys import APPLIED_KEY, change_key
+from strata_state.metadata_keys import APPLIED_KEY, MetadataRowKind, change_key, kind_range
+
+# Most rows of revisions kept by an earlier setting that one batch deletes besides its own.
+_MAX_LEFTOVERS = 1_000
 
 
 class MetadataMachine:
@@ -44,6 +48,8 @@ class MetadataMachine:
         self._store = store
         self._hub = hub
         self._kept_revisions = config.max_kept_revisions
+        # Rows of older revisions may be there: more were kept before this start.
+        self._has_leftovers = True
         self._applied = applied_state(store)
         store.sync()
         self._persisted_index = self._applied.index
@@ -151,11 +157,14 @@ class MetadataMachine:
         applied.index, applied.term = entries[-1].index, entries[-1].term
         applied.counters.CopyFrom(counters)
         rows[APPLIED_KEY] = applied.SerializeToString()
+        leftovers = self._leftovers(counters.revision)
+        rows.update(dict.fromkeys(leftovers))
         self._store.write(
             [(key, value) for key, value in rows.items() if value is not None],
             [key for key, value in rows.items() if value is None],
         )
         self._applied = applied
+        self._has_leftovers = len(leftovers) == _MAX_LEFTOVERS
         for revision in revisions:
             self.speculative.applied(revision.number)
         self._changes_total.add(len(revisions))
@@ -176,8 +185,17 @@ class MetadataMachine:
         """All rows were replaced by a snapshot: start from them."""
         self._applied = applied_state(self._store)
         self._persisted_index = self._applied.index
+        self._has_leftovers = True
         self.speculative.reset()
         self._hub.reset(self.revision, self._applied.counters.stamp)
+
+    def _leftovers(self, revision: int) -> list[bytes]:
+        """Return keys of revisions that are not to be kept with this one, the oldest first."""
+        if not self._has_leftovers or revision <= self._kept_revisions:
+            return []
+        first = kind_range(MetadataRowKind.CHANGE)[0]
+        rows = self._store.scan(first, change_key(revision - self._kept_revisions + 1))
+        return [key for key, _ in islice(rows, _MAX_LEFTOVERS)]
 
     def _configuration_row(self) -> meta_pb2.Membership | None:
         return self._applied.configuration if self._applied.HasField("configuration") else None

@@ -82,7 +82,9 @@ class KvGroup:
         self.tables.trim(batch, oldest_ms)
 
     def holds(self, topic_id: int) -> bool:
-        """Whether the topic stands for a table that has a row here."""
+        """Whether the topic stands for a table that has a row here, or gets its first."""
+        if self.leader is not None and self.leader.is_making(topic_id):
+            return True
         return self.tables.table(topic_id) is not None
 
     def settle(self, applied_index: int) -> None:

@@ -67,6 +67,10 @@ class KvLeader:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def is_making(self, table_id: int) -> bool:
+        """Whether a write of a table is in flight; it may be its first one."""
+        return self._decider.changes(table_id)
+
     def end(self, refusal: Refused) -> None:
         """Refuse who waits: whether their entries are committed is unknown."""
         waiting, self._waiting = self._waiting, {}
@@ -119,6 +123,9 @@ class KvLeader:
         is_dropped = (DropKind.TOPIC, topic.topic_id) in self._machine.dropped
         if is_dropped or not self._machine.owns_queue(topic, QUEUE):
             raise WriteRefused(pb.OUTCOME_WRONG_GROUP, "the table is not in this raft group")
+        if self._leader.appends.is_sealed(topic.topic_id, QUEUE):
+            # It was empty when it was sealed: its items are made where it goes on.
+            raise WriteRefused(pb.OUTCOME_WRONG_GROUP, "the table moves to another raft group")
 
     def _submit(
         self, batch: _Batch, decision: BatchDecision, response: kv.WriteResponse, now_ms: int

@@ -2637,7 +2637,9 @@ class HeartbeatResponse(_message.Message):
     want_full: _builtins.bool
     """The leader is new or has no state of this node: the next heartbeat must be `full`."""
     want_registration: _builtins.bool
-    """The row of this node was written by an older leader, which left something out."""
+    """The row of this node was written by an older leader, which left something out; or the
+    first raft groups can be made, which registrations do.
+    """
     @_builtins.property
     def status(self) -> Global___MetaStatus: ...
     def __init__(
