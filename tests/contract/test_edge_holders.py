@@ -313,6 +313,6 @@ async def test_clients_without_a_word_are_asked_for_one(
         listen(one, backlog)
 
     monkeypatch.setattr(socket.socket, "listen", look)
-    way = await open_way(plaintext, EdgeOptions(port=0, keepalive=Keepalive(70, 7, 3)))
+    way = await open_way(plaintext, EdgeOptions(port=0, keepalive=Keepalive(70_000, 7_000, 3)))
     assert seen == [(1, 70, 7, 3)]
     assert await unary(way.channel, "SendMessage")(b"on", timeout=10) == b"on"

@@ -15,13 +15,13 @@ class Keepalive:
     """How TCP finds clients that have gone without a word (tcp(7): TCP_KEEPIDLE and others).
 
     Attributes:
-        idle_s: after so long without a word it asks.
-        interval_s: so long after a question it asks again.
+        idle_ms: after so long without a word it asks; whole seconds count.
+        interval_ms: so long after a question it asks again; whole seconds count.
         questions: so many without an answer end the connection.
     """
 
-    idle_s: int = 60
-    interval_s: int = 15
+    idle_ms: int = 60_000
+    interval_ms: int = 15_000
     questions: int = 4
 
 
@@ -52,8 +52,9 @@ def open_listener(
         # Not TCP_USER_TIMEOUT: it would also end clients that read slowly.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, keepalive.idle_s)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, keepalive.interval_s)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, keepalive.idle_ms // 1_000)
+        interval_s = keepalive.interval_ms // 1_000
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval_s)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, keepalive.questions)
         with listening(host, port, "for clients"):
             listener.bind((host, port))

@@ -229,8 +229,7 @@ class MultiRaft:
         self.ticker.leave(replica)
         self.liveness.removed(raft_group)
         replica.stopped()
-        # Frames given to the log are acknowledged once they are durable: `before_end` sees them.
-        await self._writer.control([])
+        await self._writer.control([])  # frames that will be acknowledged: `before_end` sees them
         await before_end()
         await self._writer.control([removed_frame(replica.replica_id, raft_group)])
         del self._replicas[raft_group]
@@ -421,8 +420,7 @@ class MultiRaft:
             self.entries_ready(replica)
         configuration = replica.node.configuration
         if configuration.replicas() == {replica.replica_id} == configuration.voters:
-            # One that was reset may have begun alone, and have others to wait for by now.
-            with suppress(EventRefused):
+            with suppress(EventRefused):  # it may have lost its log, and have to wait for others
                 self.perform(replica, replica.node.step(Campaign()))
         self.ticker.decide(replica)
         self.end_turn()

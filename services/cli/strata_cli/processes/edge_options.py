@@ -77,9 +77,7 @@ def edge_options(
         max_slow_uploads_per_address=edge.max_slow_uploads_per_address,
         handshake_timeout_ms=edge.handshake_timeout_ms,
         keepalive=Keepalive(
-            edge.keepalive_idle_ms // 1_000,
-            edge.keepalive_interval_ms // 1_000,
-            edge.keepalive_questions,
+            edge.keepalive_idle_ms, edge.keepalive_interval_ms, edge.keepalive_questions
         ),
     )
 

@@ -144,14 +144,14 @@ class EdgeSection(Section):
         description="Time limit for a connection's first byte and its TLS handshake.",
     )
     keepalive_idle_ms: int = Field(
-        default=_EDGE.keepalive.idle_s * 1_000,
+        default=_EDGE.keepalive.idle_ms,
         ge=1_000,
         le=32_767_000,
         description="Silence of a connection after which TCP asks for a sign of life; whole "
         "seconds count.",
     )
     keepalive_interval_ms: int = Field(
-        default=_EDGE.keepalive.interval_s * 1_000,
+        default=_EDGE.keepalive.interval_ms,
         ge=1_000,
         le=32_767_000,
         description="Time between two such questions; whole seconds count.",
