@@ -41,10 +41,6 @@ class Stores:
             store = self._stores[space] = PrefixedStore.of_space(self.default, space)
         return store
 
-    async def remove_leftovers(self, before_ms: int) -> int:
-        """Remove what broken uploads left behind in every store (`ObjectStore`)."""
-        return sum([await store.remove_leftovers(before_ms) for store in self._owned])
-
     async def close(self) -> None:
         """Close every store that was opened."""
         await close_all("object stores", *(store.close for store in self._owned))
