@@ -11,7 +11,7 @@ is rewritten once per level and not once per compaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -106,15 +106,26 @@ def plan_compactions(
     return plans
 
 
-def plan_compaction(metadata: TierMetadata, options: CompactionOptions) -> CompactionPlan | None:
+def plan_compaction(
+    metadata: TierMetadata,
+    options: CompactionOptions,
+    is_left_out: Callable[[TieredObject], bool] | None = None,
+) -> CompactionPlan | None:
     """Decide on the next compaction of a raft group; None: none is worth it.
 
     Reads the whole tier state: for a thread, if it is large.
+
+    Args:
+        metadata: of the raft group.
+        options: of a compaction.
+        is_left_out: objects that it is not to read; default: none.
     """
     sets = [
         held
         for held in metadata.objects()
-        if held.live_ranges and held.ref.kind is ObjectKind.STREAM_SET
+        if held.live_ranges
+        and held.ref.kind is ObjectKind.STREAM_SET
+        and not (is_left_out and is_left_out(held))
     ]
     for inputs in _choices(sets, options):
         runs = list(_runs(metadata, {held.ref.object_id for held in inputs}))

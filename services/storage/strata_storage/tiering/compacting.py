@@ -7,7 +7,7 @@ range.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from strata_runtime.logs import get_logger
@@ -17,38 +17,12 @@ from strata_storage.tiering.set_aside import SetAside
 from strata_storage.tiering.uploader import Uploader
 from strata_tier.base import DamagedObjectError, TierError
 from strata_tier.objects import DEFAULT_SPACE, ObjectRef, TieredObject
-from strata_tier.ranges import CompactionOutput, CompactionPlan, TierMetadata, plan_compaction
+from strata_tier.ranges import CompactionOutput, CompactionPlan, plan_compaction
 from strata_tier.store import StoreError, StoreMissingError
 from strata_tier.upkeep import CompactOptions, delete_orphans, write_output
 
 Verify = Callable[[ObjectRef], Awaitable[None]]
 """Reads an object whole and compares all its checksums; raises StoreError or TierError."""
-
-
-class _Without:
-    """A raft group's tier state for a plan that leaves some objects out."""
-
-    def __init__(self, metadata: TierMetadata, is_left_out: Callable[[TieredObject], bool]) -> None:
-        self._metadata = metadata
-        self._is_left_out = is_left_out
-        self.queue = metadata.queue
-        self.queues = metadata.queues
-        self.object = metadata.object
-        self.covering = metadata.covering
-        self.ranges = metadata.ranges
-        self.apply = metadata.apply
-        self.reload = metadata.reload
-        self.rows = metadata.rows
-        self.put_queue = metadata.put_queue
-        self.delete_queue = metadata.delete_queue
-        self.put_object = metadata.put_object
-        self.delete_object = metadata.delete_object
-        self.put_range = metadata.put_range
-        self.delete_range = metadata.delete_range
-
-    def objects(self) -> Iterator[TieredObject]:
-        """Iterate the objects that are not left out."""
-        return (held for held in self._metadata.objects() if not self._is_left_out(held))
 
 
 class Compactor:
@@ -103,9 +77,9 @@ class Compactor:
         await self._delete_orphans()
         if self._work.options.compacts:
             # Reads the whole tier state, which may be large.
-            planned = _Without(self._metadata, self._is_aside)
+            options = self._work.options.compaction
             plan = await self._work.run_read(
-                partial(plan_compaction, planned, self._work.options.compaction)
+                partial(plan_compaction, self._metadata, options, self._is_aside)
             )
             if plan is not None:
                 await self._compact(plan)
