@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from strata_testing.storage_node import GROUP, NodeUnderTest
 from strata_tier.objects.state import TieredObject
 from strata_tier.ranges.compaction import CompactionOptions
 from strata_tier.ranges.metadata import TierMetadata
+from strata_tier.ranges.retention import TierRetentionOptions
 from strata_tier.store.drivers.memory import MemoryBucket, MemoryObjectStore
 from strata_tier.store.ports import RefusedError, StoreError, StoreMissingError
 from strata_tier.upkeep.bucket import manifests_in, newest_manifest
@@ -169,6 +171,25 @@ async def test_a_raft_group_without_a_manifest_deletes(tmp_path: Path) -> None:
         assert len(dropped) == 8
         await retain_often(node, 2, tier.config.delete_grace_ms / 1_000 + 60)
         assert not dropped & set(tier.keys)
+
+
+async def test_a_turn_deletes_a_bounded_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest drops first; the others follow in the next turns."""
+    bounded = partial(TierRetentionOptions, deletes_max=3)
+    monkeypatch.setattr("strata_storage.tiering.config.TierRetentionOptions", bounded)
+    tier = Tier()
+    async with tiered_node(tmp_path, tier) as node:
+        await _compacted(node, tier, 8, 6)
+        dropped = {held.ref.key for held in metadata_of(node).objects() if held.dropped_at_ms}
+        assert len(dropped) == 8
+        node.clock.advance(tier.config.delete_grace_ms / 1_000 + 60)
+        left: list[int] = []
+        for _ in range(4):
+            await retain(node)
+            left.append(len(dropped & set(tier.keys)))
+        assert left == [5, 2, 0, 0]
 
 
 async def test_a_job_deletes_nothing_that_the_newest_manifest_names(tmp_path: Path) -> None:

@@ -318,10 +318,12 @@ async def test_dropped_objects_are_deleted_after_a_grace_time() -> None:
     refs = [await tier.add([queue_of(messages_of(1, queue, [0]))]) for queue in range(3)]
     tier.apply(DropRanges([(1, 1, 1)], 5_000))
     tier.apply(DropRanges([(1, 0, 1)], 6_000))
-    options = TierRetentionOptions(grace_ms=1_000, deletes_max=1)
+    options = TierRetentionOptions(grace_ms=1_000)
     assert plan_deletes(tier.metadata, 5_999, options) == []
     dead = plan_deletes(tier.metadata, 7_000, options)
-    assert [held.ref for held in dead] == [refs[1]]
+    assert [held.ref for held in dead] == [refs[1], refs[0]]
+    assert plan_deletes(tier.metadata, 6_500, options) == dead[:1]
+    del dead[1:]
     tier.apply(ForgetObjects(await delete_objects(Stores(store), HOME, dead), 7_000))
     assert sorted(store.bucket.objects) == sorted(ref.key for ref in (refs[0], refs[2]))
     assert [held.ref for held in plan_deletes(tier.metadata, 7_000, options)] == [refs[0]]

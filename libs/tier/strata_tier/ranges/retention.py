@@ -35,14 +35,17 @@ class TierRetentionOptions:
 def plan_deletes(
     metadata: TierMetadata, now_ms: int, options: TierRetentionOptions
 ) -> list[TieredObject]:
-    """Decide which dropped objects are deleted now, the oldest drops first."""
+    """Decide which dropped objects may be deleted now, the oldest drops first.
+
+    All of them: a caller leaves out what it must not touch, and then takes `deletes_max`.
+    """
     dead = [
         held
         for held in metadata.objects()
         if held.dropped_at_ms and held.dropped_at_ms + options.grace_ms <= now_ms
     ]
     dead.sort(key=lambda held: held.dropped_at_ms)
-    return dead[: options.deletes_max]
+    return dead
 
 
 def plan_orphans(

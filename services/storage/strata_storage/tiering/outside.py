@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -177,10 +176,10 @@ class OutsideWork:
         """
         self._check_count(len(old_keys))
         metadata = engine.machine.tier.metadata
-        anything = replace(self._work.options.retention, deletes_max=1 << 63)
+        options = self._work.options.retention
         # Reads all objects, of which there may be many.
         dead = await self._work.run_read(
-            partial(plan_deletes, metadata, uploader.now_ms(), anything)
+            partial(plan_deletes, metadata, uploader.now_ms(), options)
         )
         swept = [
             held for held in dead if held.dropped_at_ms < before_ms and self._is_for_jobs(held)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 
@@ -306,9 +305,8 @@ class TierRetention:
     async def _delete(self, now_ms: int) -> None:
         """Delete objects that were dropped long enough ago, a bounded number."""
         metadata, options = self._machine.tier.metadata, self._work.options.retention
-        anything = replace(options, deletes_max=1 << 63)
         # Reads all objects, of which there may be many.
-        dead = await self._work.run_read(partial(plan_deletes, metadata, now_ms, anything))
+        dead = await self._work.run_read(partial(plan_deletes, metadata, now_ms, options))
         if not dead:
             return
         before_ms = await self._publisher.deletable_before_ms()

@@ -70,10 +70,8 @@ class FakeLeader:
         if self.refusal:
             raise SourceError(self.refusal)
         self.asked.append(list(old_keys))
-        metadata, options = (
-            self.tier.metadata,
-            TierRetentionOptions(deletes_max=self.doomed_at_once),
-        )
+        metadata = self.tier.metadata
+        dead = plan_deletes(metadata, NOW_MS, TierRetentionOptions())
         known = {held.ref.object_id for held in metadata.objects()}
         ids = {key: parse_object_key(HOME, RAFT_GROUP, key) for key in old_keys}
         return admin_pb2.PlanTierSweepResponse(
@@ -81,7 +79,7 @@ class FakeLeader:
                 admin_pb2.DoomedObject(
                     object_id=held.ref.object_id, space=held.ref.space, key=held.ref.key
                 )
-                for held in plan_deletes(metadata, NOW_MS, options)
+                for held in dead[: self.doomed_at_once]
             ],
             orphan_keys=[key for key, object_id in ids.items() if object_id not in known],
             valid_ms=self.valid_ms,
