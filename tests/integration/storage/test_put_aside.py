@@ -11,7 +11,7 @@ import pytest
 
 from strata.meta.v1 import meta_pb2 as meta
 from strata_storage.base.errors import ReplicaEnded
-from strata_storage.base.removed_replicas import RemovedReplicaError
+from strata_storage.base.removed_replicas import RemovedReplica, RemovedReplicaError
 from strata_storage.upkeep.restore_replica import removed_replicas, restore_replica
 from strata_testing import ManualClock, until
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
@@ -78,6 +78,19 @@ def options(cluster: ClusterUnderTest):  # type: ignore[no-untyped-def]  # noqa:
     return cluster.config.log_options()
 
 
+async def removed_and_back(cluster: ClusterUnderTest) -> RemovedReplica:
+    """Let a filled replica go, restore it, start its node again, and return what it was."""
+    await fill(cluster, 2)
+    await remove(cluster)
+    (replica,) = removed_replicas(storage_of(cluster))
+    await cluster.members["storage-1"].stop()
+    await asyncio.to_thread(
+        restore_replica, storage_of(cluster), replica.replica_id, "", options(cluster)
+    )
+    await cluster.start("storage-1")
+    return replica
+
+
 async def test_a_removed_replica_comes_back(cluster: ClusterUnderTest) -> None:
     """After the log gave its segments up: messages, offsets, leases, under the same id."""
     await fill(cluster, 60)
@@ -141,14 +154,7 @@ async def test_a_replica_that_nobody_wants_stays_once_it_is_back(
     cluster: ClusterUnderTest,
 ) -> None:
     """The row that let it go does not remove it again, a later one does."""
-    await fill(cluster, 2)
-    await remove(cluster)
-    (replica,) = removed_replicas(storage_of(cluster))
-    await cluster.members["storage-1"].stop()
-    await asyncio.to_thread(
-        restore_replica, storage_of(cluster), replica.replica_id, "", options(cluster)
-    )
-    await cluster.start("storage-1")
+    replica = await removed_and_back(cluster)
     log = cluster.members["storage-1"].node._data.log
     await asyncio.sleep(0.3)
     assert log.replicas()[replica.replica_id].last_index == replica.last_index
@@ -163,14 +169,7 @@ async def test_a_replica_that_is_back_stays_however_old_its_note_is(
     cluster: ClusterUnderTest,
 ) -> None:
     """The row that let it go is still the newest at a start long after; only its end forgets it."""
-    await fill(cluster, 2)
-    await remove(cluster)
-    (replica,) = removed_replicas(storage_of(cluster))
-    await cluster.members["storage-1"].stop()
-    await asyncio.to_thread(
-        restore_replica, storage_of(cluster), replica.replica_id, "", options(cluster)
-    )
-    await cluster.start("storage-1")
+    replica = await removed_and_back(cluster)
     node = cluster.members["storage-1"].node
     node._removals._clock = ManualClock(0.0, wall_offset_ms=replica.removed_at_ms + 30 * DAY_MS)
     await node.retain_once()

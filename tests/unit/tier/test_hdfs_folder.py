@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,23 +12,7 @@ from strata_tier.store.known import NothingKnown
 from strata_tier.store.ports import StoreMissingError, StoreUnavailableError
 from strata_tier.store.retrying import RequestGate
 from strata_tier.store.store_options import StoreOptions
-
-
-class Known(NothingKnown):
-    """The knowledge of a node.
-
-    Args:
-        mark: of the store that it used.
-        keys: objects that must be there.
-    """
-
-    def __init__(self, mark: str = "", keys: Sequence[str] = ()) -> None:
-        super().__init__()
-        self.mark = mark
-        self.named = keys
-
-    async def keys(self) -> Sequence[str]:
-        return self.named
+from tests.unit.tier.known import Known
 
 
 class FolderClient:

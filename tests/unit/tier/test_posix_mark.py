@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,23 +16,7 @@ from strata_tier.store.ports import (
 )
 from strata_tier.store.retrying import RequestGate
 from strata_tier.store.store_options import StoreOptions
-
-
-class Known(NothingKnown):
-    """The knowledge that a node would have.
-
-    Args:
-        mark: of the store that it used.
-        keys: objects that must be there.
-    """
-
-    def __init__(self, mark: str = "", keys: Sequence[str] = ()) -> None:
-        super().__init__()
-        self.mark = mark
-        self.named = keys
-
-    async def keys(self) -> Sequence[str]:
-        return self.named
+from tests.unit.tier.known import Known
 
 
 class UnkeptKnown(Known):
