@@ -37,7 +37,8 @@ from strata_angelia.roles import check_server
 from strata_angelia.tls import PeerTls, tls_reason
 from strata_runtime.logs import get_logger
 from strata_runtime.roles import PeerRole
-from strata_runtime.tasks import Tasks
+from strata_runtime.tasks import Tasks, cancels_of_caller
+from strata_runtime.timeouts import Timeout
 
 Response = TypeVar("Response", bound=Message)
 
@@ -133,7 +134,7 @@ class Http2Channel:
         data = encode(self._codec, request, self._options)
         with self._failures():
             began_s = asyncio.get_running_loop().time()
-            async with asyncio.timeout(timeout_s):
+            async with Timeout(timeout_s):
                 connections = await self._connected()
             if timeout_s is not None:
                 timeout_s -= asyncio.get_running_loop().time() - began_s
@@ -191,7 +192,7 @@ class Http2Channel:
         """Find out what the server is, and make connections if those there are do not fit."""
         loop, number = asyncio.get_running_loop(), tls.credentials.number
         try:
-            async with asyncio.timeout(self._options.connect_timeout_s):
+            async with Timeout(self._options.connect_timeout_s):
                 is_tls, role = await probe(self._endpoint, tls)
         except (OSError, TimeoutError, ValueError) as error:
             # Others say where they are: it may be no address.
@@ -262,6 +263,7 @@ class Http2Channel:
     def _failures(self) -> Iterator[None]:
         """Turn gRPC's ways to fail into AngeliaError."""
         closed = AngeliaError(UNAVAILABLE, "the channel was closed")
+        cancels = cancels_of_caller()
         try:
             yield
         except grpc.aio.AioRpcError as error:
@@ -275,8 +277,7 @@ class Http2Channel:
             raise AngeliaError(DEADLINE_EXCEEDED, f"no connection to {self._endpoint}") from None
         except asyncio.CancelledError:
             # Closing the channel cancels its calls; a caller that is cancelled stays so.
-            task = asyncio.current_task()
-            if not self._closed or (task is not None and task.cancelling()):
+            if not self._closed or cancels_of_caller() > cancels:
                 raise
             raise closed from None
 

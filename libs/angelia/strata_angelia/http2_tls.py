@@ -24,6 +24,7 @@ from strata_runtime.listening import endpoint_of, listening
 from strata_runtime.logs import get_logger
 from strata_runtime.roles import PeerRole, role_of
 from strata_runtime.tasks import RequestTasks, TooManyTasksError
+from strata_runtime.timeouts import Timeout
 
 _TLS_FIRST_BYTE = b"\x16"
 _FIRST_BYTE_TIMEOUT_S = 5.0
@@ -140,7 +141,7 @@ class TwoWayPort:
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(_FIRST_BYTE_TIMEOUT_S):
+            async with Timeout(_FIRST_BYTE_TIMEOUT_S):
                 first = await reader.read(_READ_BYTES)
             port = self._tls_port if first[:1] == _TLS_FIRST_BYTE else self._plaintext_port
             to_server = await asyncio.open_connection(LOOPBACK, port)

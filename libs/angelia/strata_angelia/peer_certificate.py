@@ -20,6 +20,7 @@ from strata_runtime.health import Health, Problem, Severity
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
+from strata_runtime.timeouts import Timeout
 
 _LOOK_INTERVAL_S = 1.0
 _PEERS_INTERVAL_S = 60.0
@@ -126,7 +127,7 @@ class PeerCertificate:
                 # A process that has gone has no certificate to renew.
                 self.tls.peer_ends_ms.pop(endpoint, None)
                 with contextlib.suppress(OSError, TimeoutError):
-                    async with asyncio.timeout(_PROBE_TIMEOUT_S):
+                    async with Timeout(_PROBE_TIMEOUT_S):
                         await probe(endpoint, self.tls)
 
     def _failed(self, name: str, failure: BaseException) -> None:

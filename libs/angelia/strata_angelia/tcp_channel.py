@@ -32,7 +32,8 @@ from strata_angelia.tcp_client import ClientConnection, PendingCall
 from strata_angelia.tls import PeerTls, refused_by_server, speaks_no_tls, tls_reason
 from strata_runtime.addresses import host_and_port
 from strata_runtime.logs import get_logger
-from strata_runtime.tasks import Tasks
+from strata_runtime.tasks import Tasks, cancels_of_caller
+from strata_runtime.timeouts import Timeout
 
 Response = TypeVar("Response", bound=Message)
 
@@ -126,7 +127,7 @@ class TcpChannel:
         timeout_s: float | None,
     ) -> Response:
         """Carry out a call that may wait for a connection, or for room."""
-        timeout = asyncio.timeout(timeout_s)
+        timeout = Timeout(timeout_s)
         try:
             async with timeout:
                 connection = await self._lane(method).connected()
@@ -177,7 +178,7 @@ class TcpChannel:
     def _lane(self, method: str) -> _Lane:
         return self._way(method)[1]
 
-    def _prefix(self, timeout: asyncio.Timeout) -> bytes:
+    def _prefix(self, timeout: Timeout) -> bytes:
         deadline_s = timeout.when()
         left_s = None
         if deadline_s is not None:
@@ -246,13 +247,13 @@ class _Lane:
                     UNAVAILABLE, f"the last connection attempt to {self._endpoint} failed"
                 )
             self._connecting = self._tasks.spawn("connect", self._connect())
+        cancels = cancels_of_caller()
         try:
             # Shielded: the caller's deadline must not end the attempt that others wait for.
             return await asyncio.shield(self._connecting)
         except asyncio.CancelledError:
             # Closing the channel cancels the attempt; a caller that is cancelled stays so.
-            task = asyncio.current_task()
-            if not self._closed or (task is not None and task.cancelling()):
+            if not self._closed or cancels_of_caller() > cancels:
                 raise
             raise AngeliaError(UNAVAILABLE, "the channel was closed") from None
 
@@ -269,7 +270,7 @@ class _Lane:
     async def _connect(self) -> ClientConnection:
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._options.connect_timeout_s):
+            async with Timeout(self._options.connect_timeout_s):
                 self._connection = await self._welcomed()
         except (OSError, TimeoutError, ValueError, AngeliaError) as error:
             # Others say where they are: it may be no address.

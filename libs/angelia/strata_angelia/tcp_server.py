@@ -46,6 +46,7 @@ from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.roles import PeerRole
 from strata_runtime.tasks import RequestTasks, Tasks
+from strata_runtime.timeouts import Timeout
 
 _STOPS = "the server stops"
 # Turns of the event loop between the kernel's accept and `connection_made`.
@@ -179,7 +180,7 @@ class TcpServer:
             return
         self.all_gone.clear()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limit_s):
+            async with Timeout(limit_s):
                 await self.all_gone.wait()
 
     def log_forbidden(self, peer: str, role: PeerRole | None, method: Method) -> None:
@@ -371,7 +372,7 @@ class _ServerConnection(Connection):
     async def _serve_unary(
         self, call_id: int, method: Method, request: Message, context: CallContext, codec: Codec
     ) -> None:
-        timeout = asyncio.timeout(context.timeout_s)
+        timeout = Timeout(context.timeout_s)
         try:
             try:
                 async with timeout:

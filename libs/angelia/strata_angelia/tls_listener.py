@@ -20,6 +20,7 @@ from strata_angelia.tls import PeerTls, tls_reason
 from strata_runtime.listening import endpoint_of, listening
 from strata_runtime.logs import get_logger
 from strata_runtime.tasks import Tasks, TooManyTasksError
+from strata_runtime.timeouts import Timeout
 
 _TLS_FIRST_BYTE = b"\x16"
 _BACKLOG = 512
@@ -107,7 +108,7 @@ class TlsListener:
         try:
             peer = endpoint_of(*connected.getpeername()[:2])
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
+            async with Timeout(_HANDSHAKE_TIMEOUT_S):
                 first = await _first_byte(connected)
                 await self._connect(connected, peer, first)
         except (OSError, TimeoutError) as error:

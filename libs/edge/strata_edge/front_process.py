@@ -32,6 +32,7 @@ from strata_runtime.health import Health, Problem, Severity
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
+from strata_runtime.timeouts import Timeout
 
 # The server refuses a call with more headers than it may have; who sends so many more is cut off.
 _HEADERS_ON_THE_WIRE = 4
@@ -141,7 +142,7 @@ class FrontProcess:
         """
         self._tasks.spawn("supervise", self._supervise())
         try:
-            async with asyncio.timeout(self._options.front_ready_timeout_s):
+            async with Timeout(self._options.front_ready_timeout_s):
                 await self._decided.wait()
         except TimeoutError:
             await self.stop()
@@ -175,7 +176,7 @@ class FrontProcess:
         self._answered.clear()
         self._writer.write(b"away %d\n" % most)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+            async with Timeout(_ANSWER_TIMEOUT_S):
                 await self._answered.wait()
         told, self._sent_away = self._sent_away, []
         return told

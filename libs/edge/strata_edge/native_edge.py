@@ -36,6 +36,7 @@ from strata_edge.ports import (
 from strata_runtime.health import Health
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks
+from strata_runtime.timeouts import Timeout
 
 if TYPE_CHECKING:
     import strata_edge_native
@@ -203,7 +204,7 @@ class NativeEdge:
             self._moved.clear()
             try:
                 # Calls may end without a word; the edge tells of connections.
-                async with asyncio.timeout(min(left_s, 0.1)):
+                async with Timeout(min(left_s, 0.1)):
                     await self._moved.wait()
             except TimeoutError:
                 continue

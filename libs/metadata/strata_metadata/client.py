@@ -28,6 +28,7 @@ from strata_metadata.metrics import METRICS
 from strata_metadata.options import MetadataClientOptions
 from strata_runtime.backoff import Backoff
 from strata_runtime.metrics import Metrics
+from strata_runtime.timeouts import Timeout
 
 SERVICE = "/strata.meta.v1.MetaService/"
 
@@ -106,7 +107,7 @@ class MetadataClient:
         backoff = Backoff(self._options.first_retry_ms, self._options.max_retry_ms, self._random)
         asked: set[str] = set()
         try:
-            async with asyncio.timeout(total_s):
+            async with Timeout(total_s):
                 while True:
                     target = self._target
                     asked.add(target)

@@ -35,6 +35,7 @@ from strata_runtime.backoff import Backoff
 from strata_runtime.clock import Clock
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
+from strata_runtime.timeouts import Timeout
 from strata_state.metadata import MetadataStoreError
 
 _MAX_CHANNELS = 64
@@ -274,7 +275,7 @@ class MetadataFollower:
         """
         options = self._options
         timeout_ms = options.first_response_timeout_ms if first else options.silence_timeout_ms
-        async with asyncio.timeout(timeout_ms / 1_000):
+        async with Timeout(timeout_ms / 1_000):
             return await anext(responses)
 
     def _check_revision(self, response: meta_pb2.WatchResponse, endpoint: str, kind: str) -> None:

@@ -23,6 +23,7 @@ from strata_metadata.options import WatchOptions
 from strata_metadata.rows import SNAPSHOT_ORDER, change_of, fill_change
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
+from strata_runtime.timeouts import Timeout
 from strata_state.metadata import MetadataStore, Row
 from strata_state.metadata_keys import MetadataRowKind, change_key, kind_range, revision_of
 
@@ -323,7 +324,7 @@ def _all_rows(rows: _Scanned) -> Iterator[meta_pb2.Change]:
 async def _within(event: asyncio.Event, timeout_s: float) -> bool:
     """Wait for an event; False: it did not come in time."""
     try:
-        async with asyncio.timeout(timeout_s):
+        async with Timeout(timeout_s):
             await event.wait()
     except TimeoutError:
         return False

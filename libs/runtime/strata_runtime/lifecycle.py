@@ -20,6 +20,7 @@ from strata_runtime.clock import Clock, SystemClock
 from strata_runtime.closing import close_all
 from strata_runtime.errors import FatalError, one_line
 from strata_runtime.logs import get_logger
+from strata_runtime.timeouts import Timeout
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -134,7 +135,7 @@ class Lifecycle:
             # first ones used up the grace.
             left_s = max(1.0, deadline_s - self._clock.monotonic_s())
             try:
-                async with asyncio.timeout(left_s + 1.0):
+                async with Timeout(left_s + 1.0):
                     await service.stop(left_s)
             except TimeoutError:
                 self._log.warning("service did not stop in time", service=service.name)

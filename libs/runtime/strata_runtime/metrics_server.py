@@ -18,6 +18,7 @@ from strata_runtime.exposition import joined
 from strata_runtime.health import Health, HealthSource
 from strata_runtime.listening import listening
 from strata_runtime.metrics import Metrics
+from strata_runtime.timeouts import Timeout
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"
@@ -93,7 +94,7 @@ class MetricsServer:
             return
         self._connections += 1
         try:
-            async with asyncio.timeout(self._options.request_timeout_s):
+            async with Timeout(self._options.request_timeout_s):
                 head = await reader.readuntil(b"\r\n\r\n")
                 writer.write(await self._answer(head))
                 await writer.drain()

@@ -27,6 +27,7 @@ from opentelemetry.trace import SpanKind as SdkSpanKind
 from strata_runtime.metrics import Metrics, MetricSpec
 from strata_runtime.otlp_options import OtlpOptions
 from strata_runtime.tasks import OnFatal, Tasks
+from strata_runtime.timeouts import Timeout
 from strata_runtime.tracing import Span, SpanBuffer
 
 METRICS: tuple[MetricSpec, ...] = (
@@ -100,7 +101,7 @@ class OtlpPush:
         """
         await self._tasks.stop()
         try:
-            async with asyncio.timeout(min(grace_s, self._options.timeout_s)):
+            async with Timeout(min(grace_s, self._options.timeout_s)):
                 await self._push_metrics()
                 await self._push_spans()
         except TimeoutError:

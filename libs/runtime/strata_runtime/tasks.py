@@ -36,6 +36,26 @@ METRICS: tuple[MetricSpec, ...] = (
 )
 
 
+def cancels_of_caller() -> int:
+    """Return how often the running task was cancelled and went on, by all who did it.
+
+    It is cancelled now if there are more than before: a task group whose child failed never takes
+    its own cancel back, before Python 3.13.
+    """
+    task = asyncio.current_task()
+    return task.cancelling() if task is not None else 0
+
+
+def first_failure(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the error that ended the others in a task group.
+
+    Raise it in an `except BaseExceptionGroup`: Python before 3.11.4 puts what is raised in an
+    `except*` into a group again.
+    """
+    first = group.exceptions[0]
+    return first_failure(first) if isinstance(first, BaseExceptionGroup) else first
+
+
 class TooManyTasksError(RuntimeError):
     """The owner already runs as many tasks as its limit allows."""
 

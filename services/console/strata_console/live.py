@@ -22,6 +22,7 @@ from strata_console.query import Query
 from strata_console.reads import shown_line
 from strata_console.tail import LiveTail
 from strata_runtime.metrics import Metrics
+from strata_runtime.timeouts import Timeout
 
 _COMMENT_EVERY_S = 15.0
 _COMMENT = ": still there\n\n"
@@ -121,7 +122,7 @@ class LiveStreams:
 
     async def _stops_within(self, interval_s: float) -> bool:
         try:
-            async with asyncio.timeout(interval_s):
+            async with Timeout(interval_s):
                 await self._stopping.wait()
         except TimeoutError:
             return False

@@ -1,4 +1,4 @@
-"""What a node knows of a store, for the tests of its drivers."""
+"""The knowledge that a node has of a store, for the tests of drivers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from strata_tier.store.known import NothingKnown
 
 
 class Known(NothingKnown):
-    """What a node would know of its store.
+    """The knowledge that a node would have.
 
     Args:
         mark: of the store that it used.

@@ -30,6 +30,7 @@ from typing import TypeVar
 from strata_runtime.backoff import Backoff, Random
 from strata_runtime.clock import Clock, SystemClock
 from strata_runtime.metrics import Gauge, Metrics
+from strata_runtime.timeouts import Timeout
 from strata_tier.base.metrics import STORE_METRICS
 from strata_tier.store.budgets import Budget
 from strata_tier.store.ports import (
@@ -188,7 +189,7 @@ class RequestGate:
         async with self._turn(key):
             begun_s, outcome = self._clock.monotonic_s(), "cancelled"
             try:
-                async with asyncio.timeout(self.options.timeout_s(upload_bytes + download_bytes)):
+                async with Timeout(self.options.timeout_s(upload_bytes + download_bytes)):
                     result = await call()
                 outcome = "ok"
             except TimeoutError:

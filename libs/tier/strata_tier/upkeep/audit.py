@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from strata_runtime.errors import StrataError
+from strata_runtime.tasks import first_failure
 from strata_tier.base.errors import DamagedObjectError
 from strata_tier.objects.layout import HEADER_BYTES, BlockEntry, ObjectHeader, check, decode_header
 from strata_tier.objects.names import (
@@ -265,8 +266,8 @@ async def _few_at_once(jobs: Iterable[Callable[[], Awaitable[None]]], limit: int
         async with asyncio.TaskGroup() as group:
             for _ in range(limit):
                 group.create_task(work())
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from errors
+    except BaseExceptionGroup as errors:
+        raise first_failure(errors) from errors
 
 
 async def _count_unnamed(

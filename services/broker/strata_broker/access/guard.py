@@ -7,7 +7,6 @@ sends anything after the users or policies changed.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, cast
@@ -33,6 +32,7 @@ from strata_edge.ports import (
     UnaryHandler,
 )
 from strata_mq.requests import Code
+from strata_runtime.timeouts import Timeout
 
 _NO_KEY_TEXT = (
     "the call is not signed, and this cluster controls access: give an access key and its secret "
@@ -284,7 +284,7 @@ def call_refusal(refused: AccessRefused) -> CallError:
 async def _first_frame(requests: AsyncIterator[bytes]) -> None:
     """Wait for a client's first frame: a client that fails to write it reads no answer."""
     with suppress(TimeoutError, StopAsyncIteration):
-        async with asyncio.timeout(_FIRST_FRAME_S):
+        async with Timeout(_FIRST_FRAME_S):
             await anext(requests)
 
 

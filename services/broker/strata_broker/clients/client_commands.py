@@ -17,6 +17,7 @@ from strata_broker.clients.telemetry import Telemetry
 from strata_mq.requests import Code, RequestError
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
+from strata_runtime.timeouts import Timeout
 
 
 class ClientCommands:
@@ -51,7 +52,7 @@ class ClientCommands:
         reply = self._waiting[nonce] = asyncio.get_running_loop().create_future()
         try:
             stream.push(frame.SerializeToString())
-            async with asyncio.timeout(self._timeout_s):
+            async with Timeout(self._timeout_s):
                 return _response(await reply)
         except TimeoutError:
             raise RequestError(

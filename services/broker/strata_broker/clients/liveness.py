@@ -23,6 +23,7 @@ from strata_broker.clients.sessions import Sessions
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.storage_client.channels import NodeChannels
 from strata_broker.storage_client.storage_client import SERVICE
+from strata_runtime.timeouts import Timeout
 
 _REPORT_CLIENTS = SERVICE + "ReportClients"
 
@@ -76,7 +77,7 @@ class LivenessReporter:
         while True:
             await self.report()
             try:
-                async with asyncio.timeout(self._period_s):
+                async with Timeout(self._period_s):
                     await self._wake.wait()
             except TimeoutError:
                 continue

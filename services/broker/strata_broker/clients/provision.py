@@ -32,6 +32,7 @@ from strata_mq.requests import (
 )
 from strata_runtime.clock import Clock
 from strata_runtime.tasks import RequestTasks
+from strata_runtime.timeouts import Timeout
 
 _COUNTED_AS = {"topic": TOPICS, "consumer group": CONSUMER_GROUPS}
 
@@ -192,7 +193,7 @@ class Provisioner:
     async def _create_and_see(self, kind: str, name: Name, use: FirstUse) -> None:
         timeout_s = self._config.call_timeout_ms / 1000
         create = self._create_topic if kind == "topic" else self._create_consumer_group
-        async with asyncio.timeout(timeout_s):
+        async with Timeout(timeout_s):
             try:
                 await create(*name)
             except MetaRefused as refused:

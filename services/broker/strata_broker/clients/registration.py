@@ -18,6 +18,7 @@ from strata_runtime.clock import Clock
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
+from strata_runtime.timeouts import Timeout
 
 _LEAVE_S = 5.0
 """Time to leave, at most: nameservers elect another leader in a second or two."""
@@ -69,7 +70,7 @@ class BrokerRegistration:
         )
         self._presence = self._tasks.spawn("presence", presence.run())
         try:
-            async with asyncio.timeout(self._config.metadata.call_timeout_ms / 1000):
+            async with Timeout(self._config.metadata.call_timeout_ms / 1000):
                 await presence.registered.wait()
         except TimeoutError:
             self._log.warning("no nameserver registered the broker; it serves meanwhile")
@@ -97,7 +98,7 @@ class BrokerRegistration:
 
     async def _try_again(self, reason: str, grace_s: float) -> None:
         try:
-            async with asyncio.timeout(min(grace_s, _LEAVE_S)):
+            async with Timeout(min(grace_s, _LEAVE_S)):
                 while reason:
                     await asyncio.sleep(self._config.presence().retry_ms / 1_000)
                     reason = await self._take_off(grace_s)

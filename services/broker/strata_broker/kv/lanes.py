@@ -15,6 +15,7 @@ from strata_broker.base import errors
 from strata_broker.base.failures import unexpected
 from strata_runtime.clock import Clock
 from strata_runtime.tasks import RequestTasks
+from strata_runtime.timeouts import Timeout
 
 _QUIET_TURNS = 3
 """Turns of the loop without a newcomer after which a call goes out."""
@@ -109,7 +110,7 @@ class Lanes(Generic[Key, Wanted, Answer]):
             lane.runs = True
         lane.waiting.append(WaitingRequest(wanted, size_bytes, deadline_s, answer))
         try:
-            async with asyncio.timeout(deadline_s - self._clock.monotonic_s()):
+            async with Timeout(deadline_s - self._clock.monotonic_s()):
                 return await answer
         except TimeoutError:
             raise errors.timed_out() from None

@@ -22,6 +22,7 @@ from strata_broker.servicers.plugins import PluginParts
 from strata_kv.names import QUEUE
 from strata_mq.requests import Code, RequestError
 from strata_runtime.backoff import Backoff
+from strata_runtime.timeouts import Timeout
 
 _EXPORT_PAUSE_S = 0.05
 _MOVED = frozenset((storage_pb2.OUTCOME_WRONG_GROUP, storage_pb2.OUTCOME_SEALED))
@@ -46,7 +47,7 @@ class Streams:
         self.watches = 0
         self.exports = 0
         # Waits of watches, which end when the broker stops.
-        self._waiting: set[asyncio.Timeout] = set()
+        self._waiting: set[Timeout] = set()
         self._has_ended = False
 
     def end_all(self) -> None:
@@ -173,7 +174,7 @@ class Streams:
         """
         while not self._has_ended:
             try:
-                async with asyncio.timeout(None) as waiting:
+                async with Timeout(None) as waiting:
                     self._waiting.add(waiting)
                     told = await anext(stream, None)
             except TimeoutError:

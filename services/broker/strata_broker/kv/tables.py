@@ -30,6 +30,7 @@ from strata_mq.requests import (
     check_namespace,
     check_topic,
 )
+from strata_runtime.timeouts import Timeout
 
 Result = TypeVar("Result")
 
@@ -162,7 +163,7 @@ class Tables:
                     TimeoutError,
                 ),
             ):
-                async with asyncio.timeout(timeout_s):
+                async with Timeout(timeout_s):
                     await self._create_topic(namespace, topic_name, use)
                     while self._view.topic(*key) is None:
                         await self._view.wait_for_revision(self._view.revision + 1, timeout_s)

@@ -30,6 +30,7 @@ from strata_broker.metadata.topic_rows import (
 from strata_metadata.placement import PlacementView
 from strata_metadata.tables import NO_RAFT_GROUP
 from strata_mq.slots import FIRST_LITE_QUEUE, SLOT_COUNT, lite_home
+from strata_runtime.timeouts import Timeout
 
 __all__ = ["LEADER_CHOOSES", "NO_RAFT_GROUP", "Home", "MetadataView", "Name", "TopicRow"]
 
@@ -341,7 +342,7 @@ class MetadataView(PlacementView[MetadataTables]):
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append((revision, waiter))
         try:
-            async with asyncio.timeout(timeout_s):
+            async with Timeout(timeout_s):
                 await waiter
         except TimeoutError:
             return False

@@ -20,6 +20,7 @@ from contextlib import suppress
 
 from strata_broker.base.errors import too_many_requests
 from strata_runtime.metrics import Metrics
+from strata_runtime.timeouts import Timeout
 
 _LEAST_BYTES = 64 * 1024
 """Room of one read of a topic with small messages."""
@@ -102,7 +103,7 @@ class AnswerRoom:
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append((size_bytes, turn))
         try:
-            async with asyncio.timeout(self._wait_s):
+            async with Timeout(self._wait_s):
                 await turn
         except BaseException as failure:
             if turn.done() and not turn.cancelled():

@@ -35,6 +35,7 @@ from strata_remoting import (
 from strata_runtime.listening import endpoint_of
 from strata_runtime.logs import get_logger
 from strata_runtime.tasks import RequestTasks, TooManyTasksError
+from strata_runtime.timeouts import Timeout
 
 _LOG = get_logger("remoting")
 _MOST_TOLD_BYTES = 65_536
@@ -241,7 +242,7 @@ class RemotingConnection(asyncio.Protocol):
             ConnectionResetError: the client is gone, or reads too slowly.
         """
         try:
-            async with asyncio.timeout(self._port.config.max_unread_ms / 1000):
+            async with Timeout(self._port.config.max_unread_ms / 1000):
                 await self._drained.wait()
         except TimeoutError:
             self._end("it does not read its answers")

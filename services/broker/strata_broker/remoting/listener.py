@@ -22,6 +22,7 @@ from strata_edge.handover import HandedConnection
 from strata_runtime.limits import Limit
 from strata_runtime.listening import endpoint_of, listening
 from strata_runtime.tasks import TooManyTasksError
+from strata_runtime.timeouts import Timeout
 
 
 class RemotingListener:
@@ -132,7 +133,7 @@ class RemotingListener:
         for connection in tuple(self._connections):
             connection.drain()
         with suppress(TimeoutError):
-            async with asyncio.timeout(grace_s):
+            async with Timeout(grace_s):
                 await self._empty.wait()
         for connection in tuple(self._connections):
             connection.abort()

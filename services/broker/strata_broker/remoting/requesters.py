@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from strata.broker.v1 import peer_pb2
 from strata_broker.clients.client_commands import not_connected
 from strata_broker.remoting.exchange import RemotingPeer
 from strata_mq.requests import Code, RequestError
 from strata_remoting import RemotingCommand, RequestCode, ResponseCode
+from strata_runtime.timeouts import Timeout
 
 
 class Requesters:
@@ -47,7 +46,7 @@ class Requesters:
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, fields=dict(request.fields), body=request.body
         )
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with Timeout(self._timeout_s):
                 answer = await client.ask(command)
         except TimeoutError:
             raise RequestError(

@@ -33,6 +33,7 @@ from strata_runtime.limits import Limit
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks
+from strata_runtime.timeouts import Timeout
 
 PRODUCER_GROUP_PROPERTY = "__remoting.PGROUP"
 """User property with the producer group of a message of the remoting protocol."""
@@ -124,7 +125,7 @@ class TransactionChecker:
         while True:
             timeout_s = self._patience_s if self._waiting else None
             try:
-                async with asyncio.timeout(timeout_s):
+                async with Timeout(timeout_s):
                     await self._wake.wait()
             except TimeoutError:
                 # Drop checks that waited too long.

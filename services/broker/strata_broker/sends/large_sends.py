@@ -24,6 +24,7 @@ from strata_mq.layout import OutgoingMessage
 from strata_mq.requests import RequestError
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
+from strata_runtime.timeouts import Timeout
 from strata_runtime.tracing import Span
 
 
@@ -155,7 +156,7 @@ class LargeSends:
                 self._sender.refuse(call, len(parsed.message_ids), bad, started_s)
                 return
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._turn_s):
+                async with Timeout(self._turn_s):
                     await answered.wait()
 
     async def _prepare_and_stage(

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Hashable
 from types import TracebackType
 
+from strata_runtime.timeouts import Timeout
+
 
 class Attempts:
     """Attempts by key: a raft group, a node or a topic. Used on the event loop only."""
@@ -53,7 +55,7 @@ class Attempt:
     ) -> None:
         self._all = under_way
         self._key = key
-        self._timeout = asyncio.timeout(None)
+        self._timeout = Timeout(None)
         self.asked = asked
 
     def end(self, when_s: float) -> None:

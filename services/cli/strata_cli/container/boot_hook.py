@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from strata_cli.container.files import MemberFile
 from strata_runtime.errors import StrataError
+from strata_runtime.timeouts import Timeout
 
 _MAX_SHOWN = 500
 
@@ -52,7 +53,7 @@ class BootHook:
             stderr=asyncio.subprocess.PIPE,
         )
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with Timeout(self._timeout_s):
                 _, error = await process.communicate()
         except TimeoutError:
             raise BootHookError(

@@ -23,6 +23,7 @@ from strata_cli.processes.shared_parts import SharedConnections, SharedParts
 from strata_runtime.errors import ConfigError
 from strata_runtime.health import Health
 from strata_runtime.runtime import Runtime
+from strata_runtime.timeouts import Timeout
 from strata_state.rocksdb_store import SharedBlockCache
 
 _STOP_ORDER = ("storage", "broker")
@@ -102,7 +103,7 @@ class BrokerContainer:
             for file in files:
                 await self.add(file)
             with suppress(TimeoutError):
-                async with asyncio.timeout(section.max_start_wait_ms / 1_000):
+                async with Timeout(section.max_start_wait_ms / 1_000):
                     for member in self.members:
                         await member.attempted()
         except BaseException:

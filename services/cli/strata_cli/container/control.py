@@ -36,6 +36,7 @@ from strata_runtime.files import replace_file
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks
+from strata_runtime.timeouts import Timeout
 
 _REMOVE_GRACE_MARGIN_S = 5.0
 # That wait for their turn or are carried out.
@@ -248,7 +249,7 @@ class ContainerControl:
         member = await self._container.add(file)
         timeout_s = self._container.config.container.max_start_wait_ms / 1_000
         try:
-            async with asyncio.timeout(timeout_s):
+            async with Timeout(timeout_s):
                 serves = await member.attempted()
         except TimeoutError:
             # A storage node waits for a nameserver as long as it takes: it is not refused for that.

@@ -24,6 +24,7 @@ from strata_runtime.logs import get_logger
 from strata_runtime.member_logs import TakeLine, member_logs
 from strata_runtime.metric_kinds import Counter
 from strata_runtime.tasks import OnFatal, Tasks
+from strata_runtime.timeouts import Timeout
 
 FIRST_PAUSE_MS = 250
 # A member that served for so long begins with the shortest pause again.
@@ -88,7 +89,7 @@ class SupervisedMember:
         self._tasks = Tasks(f"member {self.name}", supervision.on_fatal)
         self._run: MemberRun | None = None
         # Cut short by `stop` while a boot hook runs.
-        self._hook_limit: asyncio.Timeout | None = None
+        self._hook_limit: Timeout | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._stops = asyncio.Event()
         self._attempted = asyncio.Event()
@@ -175,7 +176,7 @@ class SupervisedMember:
             )
             gc.unfreeze()
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
+                async with Timeout(pause_s):
                     await self._stops.wait()
 
     async def _run_once(self) -> str:
@@ -200,7 +201,7 @@ class SupervisedMember:
             BootHookError, OSError: it does not allow a start; `stop` ended it.
         """
         try:
-            async with asyncio.timeout(None) as self._hook_limit:
+            async with Timeout(None) as self._hook_limit:
                 await self._supervision.hook.run(self.file)
         finally:
             self._hook_limit = None

@@ -8,6 +8,7 @@ from typing import Any
 
 from strata_cli.processes.supervision import LOOPBACK
 from strata_runtime.health import Health, Problem, Severity
+from strata_runtime.timeouts import Timeout
 
 _MAX_BYTES = 64 * 1024 * 1024
 
@@ -23,7 +24,7 @@ async def fetch(port: int, path: str, timeout_s: float) -> bytes:
         ProbeError: there is none in time.
     """
     try:
-        async with asyncio.timeout(timeout_s):
+        async with Timeout(timeout_s):
             reader, writer = await asyncio.open_connection(LOOPBACK, port)
             try:
                 writer.write(f"GET {path} HTTP/1.1\r\nHost: {LOOPBACK}\r\n\r\n".encode())

@@ -25,6 +25,7 @@ from strata_runtime.health import Health, Problem, Severity
 from strata_runtime.logs import get_logger
 from strata_runtime.runtime import Runtime
 from strata_runtime.tasks import Tasks
+from strata_runtime.timeouts import Timeout
 
 _FIRST_PAUSE_MS = 250
 _LOOK_S = 0.1
@@ -139,7 +140,7 @@ class Supervisor:
                 raise MachineStartError(reason or "told to stop before every process was ready")
             self._moved.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
+                async with Timeout(_LOOK_S):
                     await self._moved.wait()
         self._serves = True
         if any("metrics_port" in told for told in self.ready):
@@ -152,14 +153,14 @@ class Supervisor:
             if child.process is not None:
                 child.process.end()
         try:
-            async with asyncio.timeout(grace_s):
+            async with Timeout(grace_s):
                 await self._all_gone()
         except TimeoutError:
             for child in self._running():
                 self._log.warning("process did not end in time, killing it", name=child.name)
         self.kill()
         try:
-            async with asyncio.timeout(_KILLED_S):
+            async with Timeout(_KILLED_S):
                 await self._all_gone()
         except TimeoutError:
             for child in self._running():

@@ -27,6 +27,7 @@ from strata_remoting import (
     encode_frame,
 )
 from strata_runtime.tasks import RequestTasks, TooManyTasksError
+from strata_runtime.timeouts import Timeout
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """Largest answer: the list of all topics of a large cluster is one frame."""
@@ -102,7 +103,7 @@ class RemotingConnections:
         """
         texts = {name: _text(value) for name, value in fields.items()}
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with Timeout(self._timeout_s):
                 connection = await self._connection(address)
                 return await connection.ask(code, texts, body)
         except (OSError, RemotingError, TimeoutError) as error:

@@ -31,6 +31,7 @@ from strata_cli.migrate.state import BatchProgress, MigrationState, StoredCopy
 from strata_cli.migrate.target import MigrationTarget, TargetBusyError
 from strata_mq.slots import fifo_queue
 from strata_remoting import PulledMessage
+from strata_runtime.tasks import first_failure
 
 Result = TypeVar("Result")
 
@@ -189,8 +190,8 @@ class Copier:
             async with asyncio.TaskGroup() as workers:
                 for _ in range(min(self._options.workers, len(lanes))):
                     workers.create_task(work())
-        except* CliError as failures:
-            raise failures.exceptions[0] from None
+        except BaseExceptionGroup as failures:
+            raise first_failure(failures) from None
 
     async def _copy_lane(self, topic: PlannedTopic, queues: Sequence[SourceQueue]) -> None:
         copies = [await self._begin(topic, queue) for queue in queues]

@@ -24,6 +24,7 @@ from strata_cli.migrate.source import MigrationSource, Retained
 from strata_cli.migrate.source_rows import BrokerDescription, SourceQueue
 from strata_cli.migrate.state import MigrationState, QueueState
 from strata_cli.migrate.target import MigrationTarget, TargetBusyError
+from strata_runtime.tasks import first_failure
 
 _WINDOWS_AT_ONCE = 32
 _MOST_FAILED_ROUNDS = 60
@@ -227,8 +228,8 @@ class Migration:
             try:
                 async with asyncio.TaskGroup() as asked:
                     tasks = [asked.create_task(self._source.window(queue)) for queue in some]
-            except* CliError as failures:
-                raise failures.exceptions[0] from None
+            except BaseExceptionGroup as failures:
+                raise first_failure(failures) from None
             windows |= {queue: task.result() for queue, task in zip(some, tasks, strict=True)}
         return windows
 

@@ -36,6 +36,7 @@ from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.metrics_server import MetricsServer, MetricsServerOptions
 from strata_runtime.tasks import OnFatal, RequestTasks, Tasks
+from strata_runtime.timeouts import Timeout
 
 _CHANNEL_OPTIONS = (
     # A returned broker is seen at the next check, not after grpcio's own long pauses.
@@ -234,7 +235,7 @@ class Forwarder:
         for side in list(self._sides):
             side.abort()
         with suppress(TimeoutError):
-            async with asyncio.timeout(grace_s):
+            async with Timeout(grace_s):
                 await self._closed.wait()
         for gauge in self._gauges:
             gauge.close()
@@ -332,7 +333,7 @@ class Forwarder:
     async def _reach(self, broker: Broker, server: Side) -> bool:
         host, port = host_and_port(broker.address)
         try:
-            async with asyncio.timeout(self._options.connect_timeout_ms / 1_000):
+            async with Timeout(self._options.connect_timeout_ms / 1_000):
                 await asyncio.get_running_loop().create_connection(lambda: server, host, port)
         except (OSError, TimeoutError):
             return False
@@ -390,7 +391,7 @@ class Forwarder:
         """
         host, port = host_and_port(broker.address)
         try:
-            async with asyncio.timeout(self._options.connect_timeout_ms / 1_000):
+            async with Timeout(self._options.connect_timeout_ms / 1_000):
                 _, writer = await asyncio.open_connection(host, port)
         except ConnectionRefusedError:
             return True

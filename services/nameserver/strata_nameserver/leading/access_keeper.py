@@ -31,6 +31,7 @@ from strata_runtime.audit import AuditSink
 from strata_runtime.clock import Clock
 from strata_runtime.errors import ConfigError, one_line
 from strata_runtime.logs import AUDIT, get_logger
+from strata_runtime.timeouts import Timeout
 from strata_state.metadata_keys import MetadataRowKind, kind_range
 
 FIRST_ADMIN = "admin"
@@ -179,7 +180,7 @@ class AccessKeeper:
             await asyncio.sleep(_INTERVAL_S)
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout(_INTERVAL_S):
+            async with Timeout(_INTERVAL_S):
                 await self._machine.leading.wait()
 
     def _admins(self) -> dict[str, meta_pb2.User]:

@@ -53,6 +53,7 @@ from strata_runtime.health import Health, Problem, Severity
 from strata_runtime.logs import get_logger
 from strata_runtime.runtime import Runtime
 from strata_runtime.tasks import Tasks
+from strata_runtime.timeouts import Timeout
 from strata_seglog.errors import WriteFailed
 from strata_seglog.log import CommitLog
 from strata_seglog.metrics import METRICS as LOG_METRICS
@@ -439,7 +440,7 @@ class NameserverApp:
         if running.replica.read_only:
             self._logger.error("metadata is read-only", reason=running.replica.read_only)
             return
-        async with asyncio.timeout(_READY_TIMEOUT_S):
+        async with Timeout(_READY_TIMEOUT_S):
             await running.machine.leading.wait()
 
     async def _settle_access(self, running: _Running) -> None:

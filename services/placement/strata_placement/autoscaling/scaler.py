@@ -15,6 +15,7 @@ from strata_placement.autoscaling.trigger import trigger_of
 from strata_placement.series import PlacementError
 from strata_runtime.metrics import Labels, Metrics
 from strata_runtime.tasks import OnFatal, Tasks
+from strata_runtime.timeouts import Timeout
 
 Key = tuple[str, str, tuple[tuple[str, str], ...]]
 
@@ -116,7 +117,7 @@ class Scaler:
         """
         if follower.value is None:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._parts.options.first_value_timeout_ms / 1_000):
+                async with Timeout(self._parts.options.first_value_timeout_ms / 1_000):
                     while follower.value is None and not follower.failure:
                         await follower.changed()
         metric = follower.trigger.metric

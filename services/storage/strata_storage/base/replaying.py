@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Protocol
 
 from strata_multiraft import Replica
 from strata_runtime.logs import get_logger
+from strata_runtime.timeouts import Timeout
 
 
 class Replaying(Protocol):
@@ -41,7 +41,7 @@ async def until_led(node: Replaying, raft_group: int, limit_s: float) -> None:
                 f"raft group {raft_group} has no leader, and nothing was applied for {limit_s:g} s"
             )
         with suppress(TimeoutError):
-            async with asyncio.timeout(limit_s):
+            async with Timeout(limit_s):
                 await node.until_ready(raft_group)
                 return
         replica = node.replicas()[raft_group]

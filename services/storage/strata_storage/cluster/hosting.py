@@ -24,6 +24,7 @@ from strata_metadata import ClusterView
 from strata_multiraft import LogFull, Overloaded
 from strata_runtime.errors import StrataError
 from strata_runtime.logs import get_logger
+from strata_runtime.timeouts import Timeout
 from strata_seglog.errors import LogError, ReadFailed
 from strata_state.metadata import MetadataStoreError
 from strata_state.ports import DamagedRowsError, StateError
@@ -155,7 +156,7 @@ class Hosting:
                 self._compared.set()
                 self._compared = asyncio.Event()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self._unhosted.due_in_s(_now_s())):
+                    async with Timeout(self._unhosted.due_in_s(_now_s())):
                         await self._view.changed_since(version)
 
     async def until_hosted(self, replica_ids: Collection[int]) -> None:

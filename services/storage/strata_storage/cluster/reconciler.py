@@ -22,6 +22,7 @@ from strata_runtime.clock import Clock
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
+from strata_runtime.timeouts import Timeout
 from strata_storage.base.directory import Directory
 from strata_storage.cluster.membership_plan import (
     ChangeTo,
@@ -222,7 +223,7 @@ class Reconciler:
         raft_group = replica.raft_group
         result = "ok"
         try:
-            async with asyncio.timeout(self._options.step_timeout_ms / 1_000):
+            async with Timeout(self._options.step_timeout_ms / 1_000):
                 if isinstance(step, HandOver):
                     await replica.transfer_leadership(step.target)
                 else:

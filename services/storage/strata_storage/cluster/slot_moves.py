@@ -28,6 +28,7 @@ from strata_mq.slots import FIRST_LITE_QUEUE, slot_of
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
+from strata_runtime.timeouts import Timeout
 from strata_state.ports import StateError
 from strata_storage.base.errors import Refused
 from strata_storage.cluster.queue_moves import LedEngines
@@ -106,7 +107,7 @@ class SlotMoves:
             version = self._view.version
             self.reconcile()
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._options.interval_ms / 1_000):
+                async with Timeout(self._options.interval_ms / 1_000):
                     await self._view.changed_since(version)
 
     def reconcile(self) -> None:

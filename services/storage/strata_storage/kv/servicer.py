@@ -21,6 +21,7 @@ from strata_kv.rows import ItemChange
 from strata_mq.commands import DropKind
 from strata_multiraft import NotLeader, Overloaded, ReadOnly
 from strata_runtime.metrics import Metrics
+from strata_runtime.timeouts import Timeout
 from strata_storage.base.disk_guard import DiskMark
 from strata_storage.base.errors import Refused
 from strata_storage.group.engine import GroupEngine
@@ -252,7 +253,7 @@ async def _woken(changed: asyncio.Event, *, is_there: bool) -> None:
         await changed.wait()
         return
     with suppress(TimeoutError):
-        async with asyncio.timeout(_LOOK_AGAIN_S):
+        async with Timeout(_LOOK_AGAIN_S):
             await changed.wait()
 
 

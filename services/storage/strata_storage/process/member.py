@@ -44,6 +44,7 @@ from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime
 from strata_runtime.tasks import Tasks
+from strata_runtime.timeouts import Timeout
 from strata_state.metadata import MetadataStore, MetadataStoreError
 from strata_state.metadata_keys import MetadataRowKind
 from strata_storage.base.config import StorageConfig
@@ -257,7 +258,7 @@ class StorageMember:
         while True:
             taken = running.cache.changes_taken
             try:
-                async with asyncio.timeout(wait_s):
+                async with Timeout(wait_s):
                     wanted = await self._named_replicas(running.presence)
                 break
             except TimeoutError:
@@ -477,7 +478,7 @@ class StorageMember:
 
     async def _wait_for_nameserver(self, presence: NodePresence) -> None:
         try:
-            async with asyncio.timeout(self._options.register_wait_ms / 1_000):
+            async with Timeout(self._options.register_wait_ms / 1_000):
                 await presence.registered.wait()
         except TimeoutError:
             self._logger.warning("no nameserver answers yet; trying on")

@@ -16,6 +16,7 @@ from strata_mq.commands import DropKind, TierChangeCommand, encode_tier_change, 
 from strata_mq.layout import OffsetRange
 from strata_runtime.backoff import Backoff
 from strata_runtime.logs import get_logger
+from strata_runtime.timeouts import Timeout
 from strata_seglog.errors import LogError
 from strata_state.ports import StateError
 from strata_storage.base.errors import Refused
@@ -252,7 +253,7 @@ class Uploader:
             if not self.leads:
                 raise self._not_leader()
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
+                async with Timeout(_LOOK_S):
                     await applied.wait()
         stale = self._machine.tier.stale
         if stale is not None and stale.raft_index == index:

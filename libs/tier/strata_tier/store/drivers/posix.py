@@ -10,7 +10,6 @@ while it is lost.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import uuid
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar, cast
 
 from strata_runtime.files import sync_folder
+from strata_runtime.timeouts import Timeout
 from strata_tier.store.drivers.bodies import Part, parts_in
 from strata_tier.store.drivers.listing import FolderEntry, listing
 from strata_tier.store.drivers.posix_mark import MARK, UPLOADS, PosixMark
@@ -106,7 +106,7 @@ class PosixStore:
         )
         store = cls(root, gate, threads=threads, mark=mark)
         try:
-            async with asyncio.timeout(gate.options.timeout_s(0)):
+            async with Timeout(gate.options.timeout_s(0)):
                 if await mark.is_new():
                     make = partial(threads.run, partial(root.mkdir, exist_ok=True))
                     await store._translated("", make)
@@ -170,7 +170,7 @@ class PosixStore:
         would neither hear of the failure nor could give up.
         """
         with suppress(TimeoutError):
-            async with asyncio.timeout(min(_REMOVAL_S, self._gate.options.timeout_s(0))):
+            async with Timeout(min(_REMOVAL_S, self._gate.options.timeout_s(0))):
                 await self._threads.run(partial(_remove_quietly, temporary))
 
     async def get(self, key: str, position: int = 0, length: int | None = None) -> bytes:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
+from strata_runtime.tasks import first_failure
 from strata_tier.store.drivers.bodies import Part
 
 SendPart = Callable[[int, int, Part], Coroutine[Any, Any, None]]
@@ -32,11 +33,5 @@ async def send_parts(parts: AsyncIterator[Part], send: SendPart, at_once: int) -
                 sending.add_done_callback(lambda _: room.release())
                 number, position = number + 1, position + part.size_bytes
     except BaseExceptionGroup as group_of_errors:
-        raise _first(group_of_errors) from None
+        raise first_failure(group_of_errors) from None
     return position
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that ended the others."""
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first

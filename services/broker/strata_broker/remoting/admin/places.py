@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Container
 from dataclasses import dataclass
 
 from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.remoting.addresses import RemotingAddresses, broker_names
+from strata_runtime.timeouts import Timeout
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class AdminPlaces:
         """Wait for a topic that another broker has made; None: it is not seen in time."""
         view = self.view
         try:
-            async with asyncio.timeout(self.patience_s):
+            async with Timeout(self.patience_s):
                 while self.topic(name) is None:
                     await view.wait_for_revision(view.revision + 1, self.patience_s)
         except TimeoutError:

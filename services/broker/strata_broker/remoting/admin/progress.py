@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Container, Mapping
 from typing import Any
 
@@ -18,6 +17,7 @@ from strata_broker.remoting.answers import RemotingRefusal
 from strata_broker.remoting.exchange import Exchange, Handler
 from strata_mq.requests import RequestError
 from strata_remoting import AdminCode, RemotingCommand, ResponseCode
+from strata_runtime.timeouts import Timeout
 
 _MOST_GROUPS = 1_000
 _Times = Mapping[tuple[str, int], rocketmq_admin_pb2.QueryTimeSpanResponse.QueueTimeSpan]
@@ -85,7 +85,7 @@ class AdminProgress:
             )
         shown, total, in_flight = [], 0, 0
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with Timeout(self._timeout_s):
                 for group in groups:
                     lags, stats = await self._of_one(exchange, group, here)
                     if stats:
