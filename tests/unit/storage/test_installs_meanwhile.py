@@ -123,7 +123,7 @@ async def test_nothing_is_published_of_rows_that_are_being_replaced(engine: Fake
     """Nor is anything brought into them from memory: the leader ended while it waited its turn."""
     nothing = SimpleNamespace(run_read=None)
     unused = cast(Any, SimpleNamespace(place=nothing, topics=nothing, work=nothing, metadata=None))
-    uploader = cast(Any, SimpleNamespace(turn=asyncio.Lock()))
+    uploader = cast(Any, SimpleNamespace(turn=asyncio.Lock(), is_settled=False))
     publisher = Publisher(cast(GroupEngine, engine), uploader, unused, log=cast(Any, None))
     engine.replica.installing = True
     unused.place.home = "c"
