@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from bench.behind_edge import EdgelessNode, serving
-from bench.micro_broker import METADATA, send_requests
+from bench.micro_broker import METADATA, first_message_id, send_requests
 from bench.receives import ClientCall, Received, measured
 from bench.run import machine
 from strata.meta.v1 import meta_pb2
@@ -123,15 +123,16 @@ class Crowd:
 
     async def send(self, count: int, rate: float, first: int) -> None:
         """Send messages of their own requests at a rate, at most `SENDS` at the same time."""
-        left = iter(enumerate(send_requests(count, 1, 100, first=first)))
+        requests = send_requests(count, 1, 100, first=first)
+        left = iter(enumerate([(first_message_id(one), one) for one in requests]))
         begun_s = time.perf_counter()
 
         async def sender() -> None:
-            for number, request in left:
+            for number, (message_id, request) in left:
                 delay_s = begun_s + number / rate - time.perf_counter()
                 if delay_s > 0:
                     await asyncio.sleep(delay_s)
-                self._sent_s[f"01{first + number:024X}{0:08X}"] = time.perf_counter()
+                self._sent_s[message_id] = time.perf_counter()
                 (answer,) = await self.call("SendMessage", request, -1)
                 response = service_pb2.SendMessageResponse.FromString(answer)
                 assert response.status.code == definition_pb2.OK, response.status

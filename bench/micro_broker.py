@@ -234,6 +234,12 @@ def send_requests(count: int, messages: int, body_bytes: int, *, first: int = 0)
     return requests
 
 
+def first_message_id(request: bytes) -> str:
+    """Return the id of the first message of a serialised SendMessageRequest."""
+    message = service_pb2.SendMessageRequest.FromString(request).messages[0]
+    return message.system_properties.message_id
+
+
 async def measure(
     hot: HotHandler, method: str, requests: Sequence[bytes], in_flight: int, messages: int
 ) -> tuple[float, Sequence[bytes]]:

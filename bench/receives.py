@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from bench.behind_edge import EdgelessNode, drive, serving
-from bench.micro_broker import BenchCall, BenchEdge, send_requests
+from bench.micro_broker import BenchCall, BenchEdge, first_message_id, send_requests
 from strata_runtime import loop
 
 RECEIVERS = 32
@@ -168,14 +168,15 @@ async def end_to_end(
     consumers = Consumers(node.edge)
     count = int(rate * seconds)
     requests = send_requests(count, 1, 1024, first=first)
+    ids = [first_message_id(request) for request in requests]
     async with asyncio.TaskGroup() as tasks:
         working = [tasks.create_task(consumers.work(-1, 32)) for _ in range(RECEIVERS)]
         begun_s = time.perf_counter()
-        for number, request in enumerate(requests):
+        for number, (message_id, request) in enumerate(zip(ids, requests, strict=True)):
             delay_s = begun_s + number / rate - time.perf_counter()
             if delay_s > 0:
                 await asyncio.sleep(delay_s)
-            consumers.sent_s[f"01{first + number:024X}{0:08X}"] = time.perf_counter()
+            consumers.sent_s[message_id] = time.perf_counter()
             tasks.create_task(consumers.call("SendMessage", request))
         await consumers.have(count)
         for task in working:
