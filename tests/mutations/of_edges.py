@@ -295,4 +295,38 @@ OF_EDGES = (
         ),
         "assert offsets ==",
     ),
+    Mutation(
+        "repeat-calls-of-the-metadata-without-an-id",
+        37,
+        "libs/metadata/strata_metadata/client.py",
+        "        request = _named(request)\n",
+        "",
+        (
+            "tests/unit/nameserver/test_repeated_calls.py::test_the_key_before_a_repeated_rotation_stays_valid",
+        ),
+        "== 'old-secret-key'",
+    ),
+    Mutation(
+        "go-on-from-half-a-snapshot",
+        32,
+        "libs/metadata/strata_metadata/cache.py",
+        "            self._store.write([(INSTALLING_KEY, applied)], [APPLIED_KEY])\n"
+        "            self._is_replaced, self._stamp = True, 0\n",
+        "",
+        (
+            "tests/unit/metadata/test_install.py::test_a_snapshot_that_breaks_off_must_come_again[False-False]",
+        ),
+        "assert \\(cache\\.revision, cache\\.known\\) == \\(0, \\(4, 0\\)\\)",
+    ),
+    Mutation(
+        "let-one-client-name-what-it-likes",
+        34,
+        "services/broker/strata_broker/metadata/first_uses.py",
+        "            if bucket is not None and not bucket.in_credit(now_s):",
+        "            if False:",
+        (
+            "tests/unit/broker/test_first_uses.py::test_one_client_that_names_many_namespaces_has_its_pace",
+        ),
+        "assert made == 5 \\* 30",
+    ),
 )

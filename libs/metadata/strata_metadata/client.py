@@ -1,13 +1,15 @@
 """Calls of MetaService: they find the leader and retry while there is no leader.
 
-An attempt without an answer may have been carried out: a repeated creation can get ALREADY_EXISTS
-although the same call created the object.
+A try without an answer may have been carried out. So a call that somebody wants (not a report) has
+an id, the same at every try, and a repeat gets the answer of the first try (docs/adr/0080).
+Nameservers of an earlier version do not know ids: there a repeated creation can get ALREADY_EXISTS.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from secrets import token_bytes
 from typing import TypeVar
 
 from google.protobuf.message import Message
@@ -33,7 +35,10 @@ from strata_runtime.timeouts import Timeout
 SERVICE = "/strata.meta.v1.MetaService/"
 
 Response = TypeVar("Response", bound=Message)
+Request = TypeVar("Request", bound=Message)
 
+_CALL_ID = "call_id"
+_CALL_ID_BYTES = 16
 
 _FINAL = frozenset({TOO_LARGE, BAD_REQUEST, UNKNOWN_METHOD, INTERNAL})
 """Failures that another nameserver would repeat."""
@@ -90,7 +95,7 @@ class MetadataClient:
 
         Args:
             rpc: its name, for instance "CreateTopic".
-            request: sent again as it is at every try.
+            request: sent again as it is at every try, with an id if it has none.
             response_type: of the RPC.
             timeout_s: all tries together; None: `call_timeout_ms`.
 
@@ -99,6 +104,7 @@ class MetadataClient:
             AngeliaError: no leader answered within the time (DEADLINE_EXCEEDED), or the call
                 would fail anywhere (TOO_LARGE, BAD_REQUEST, UNKNOWN_METHOD, INTERNAL).
         """
+        request = _named(request)
         total_s = timeout_s or self._options.call_timeout_ms / 1_000
         # One that does not answer must leave time for another.
         try_s = min(self._options.try_timeout_ms / 1_000, total_s / 2)
@@ -177,3 +183,13 @@ class MetadataClient:
         start = self._endpoints.index(failed) + 1 if failed in self._endpoints else 0
         rotated = (*self._endpoints[start:], *self._endpoints[:start])
         return next((endpoint for endpoint in rotated if endpoint not in asked), rotated[0])
+
+
+def _named(request: Request) -> Request:
+    """Return a request with an id, so that a repeat of its call is known as one; most have none."""
+    if _CALL_ID not in request.DESCRIPTOR.fields_by_name or getattr(request, _CALL_ID):
+        return request
+    named = type(request)()
+    named.CopyFrom(request)
+    setattr(named, _CALL_ID, token_bytes(_CALL_ID_BYTES))
+    return named

@@ -5,9 +5,9 @@ another. The known rows stay valid meanwhile, so users of the sink keep serving 
 can be reached (rule 16). Nameservers are asked first; fallback sources (storage nodes with durable
 copies) are asked once per round, only while no nameserver answers.
 
-Invariants: the sink's revision never decreases. A source that knows less is left, and so is a
-source of another cluster, before anything from it is accepted (rule 32). A large snapshot reaches
-the sink in parts, so that other work runs between two parts.
+Invariants: the sink is never told an older revision than before. A source that knows less is left,
+and so is a source of another cluster, before anything from it is accepted (rule 32). A large
+snapshot reaches the sink in parts, so that other work runs between two parts.
 
 Nameservers that were restored to an older state (an old backup in their folders) are not followed:
 their rows would reuse ids for other things. The follower reports this. Once these nameservers have
@@ -50,7 +50,7 @@ class MetadataSink(Protocol):
 
     @property
     def revision(self) -> int:
-        """Revision of what was taken in; 0: nothing yet."""
+        """Revision of what was taken in; 0: nothing yet, or part of a snapshot: all must come."""
 
     def apply(self, response: meta_pb2.WatchResponse) -> None:
         """Take in changes, or a snapshot; `response.revision` is the new revision.
@@ -63,6 +63,22 @@ class MetadataSink(Protocol):
         Raises:
             MetadataStoreError: nothing of it counts; all after `revision` must come again.
         """
+
+
+class KnownRevision(NamedTuple):
+    """The last revision that a sink was told; sources that know less are left.
+
+    Attributes:
+        revision: 0: nothing was told.
+        stamp: of the sink's own revision (`WatchResponse.stamp`); 0: not known, or the sink has
+            none, as a snapshot broke off.
+    """
+
+    revision: int = 0
+    stamp: int = 0
+
+
+NOTHING_KNOWN = KnownRevision()
 
 
 class _Left(Exception):
@@ -94,7 +110,7 @@ class MetadataFollower:
         random: a number in [0, 1), spreads pauses; also chooses the first nameserver.
         metrics: revision and sources.
         cluster: that the process belongs to; None: to none.
-        stamp: of the sink's revision (`WatchResponse.stamp`); 0: not known.
+        known: what the sink was told before.
     """
 
     def __init__(
@@ -107,10 +123,10 @@ class MetadataFollower:
         random: Callable[[], float],
         metrics: Metrics,
         cluster: ClusterId | None = None,
-        stamp: int = 0,
+        known: KnownRevision = NOTHING_KNOWN,
     ) -> None:
         metrics.declare(METRICS)
-        self._stamp = stamp
+        self._stamp = known.stamp
         self._endpoints = tuple(sources.endpoints)
         self._fallback_endpoints = sources.fallback_endpoints
         self._cluster = own(cluster)
@@ -124,7 +140,7 @@ class MetadataFollower:
         self._sources_total = metrics.counter("strata_metadata_sources_total")
         metrics.gauge("strata_metadata_followed_revision", lambda: self._sink.revision)
         metrics.gauge("strata_metadata_age_ms", lambda: self.age_s() * 1_000)
-        self._known_revision = sink.revision
+        self._known_revision = max(sink.revision, known.revision)
         # When a nameserver that has a leader last told anything, by monotonic time.
         self._confirmed_at_s = clock.monotonic_s()
         # Since when nameservers that have a leader know less than the sink; None: they do not.

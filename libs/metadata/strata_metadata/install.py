@@ -1,10 +1,9 @@
 """Replaces all rows of a durable copy by those of a snapshot, part by part.
 
 Topics, consumer groups and tombstones are many: they are written as they arrive, and rows that the
-snapshot leaves out are deleted on the way. Each of these rows is true by itself, so a crash in
-between leaves rows newer than the stored revision; the change that brings them again does no harm.
-Placement rows are few and make sense only as a whole: they are written at the end, in one batch
-with the revision.
+snapshot leaves out are deleted on the way. Rows of placement are few and make sense only as a
+whole: they are written at the end, in one batch with the revision. The copy is marked before an
+install begins, so that a crash in between leaves no revision above rows of two histories.
 
 Invariant: a row of the snapshot is never deleted, in whatever order rows arrive.
 """
@@ -20,6 +19,7 @@ from strata_metadata.topic_ids import id_rows
 from strata_state.metadata import MetadataStore, Row
 from strata_state.metadata_keys import (
     APPLIED_KEY,
+    INSTALLING_KEY,
     MetadataRowKind,
     kind_of,
     kind_range,
@@ -29,6 +29,9 @@ from strata_state.metadata_keys import (
 _MANY = frozenset(
     (MetadataRowKind.TOPIC, MetadataRowKind.CONSUMER_GROUP, MetadataRowKind.TOMBSTONE)
 )
+
+WHOLE_KINDS = frozenset(SNAPSHOT_ORDER) - _MANY
+"""Kinds whose rows stay as they were until the last part of a snapshot is here: placement."""
 
 
 class SnapshotInstall:
@@ -65,7 +68,10 @@ class SnapshotInstall:
             self._store.write([*puts, *ids], [key for key in deletes if key not in kept])
 
     def finish(self, applied_row: bytes, ids_mark: Row) -> None:
-        """Take in that all parts have come; `applied_row` and `ids_mark` tell their revision."""
+        """Take in that all parts have come; `applied_row` and `ids_mark` tell their revision.
+
+        The mark of the install goes.
+        """
         stale = [
             row
             for kind in SNAPSHOT_ORDER
@@ -73,7 +79,7 @@ class SnapshotInstall:
             if row[0] not in self._few
         ]
         puts = [*self._few.items(), (APPLIED_KEY, applied_row), ids_mark]
-        self._store.write(puts, _with_ids(stale))
+        self._store.write(puts, [*_with_ids(stale), INSTALLING_KEY])
 
     def _sweep(self, kind: MetadataRowKind, end: bytes) -> list[Row]:
         """Return the stored rows of a kind up to `end` that were not compared yet."""

@@ -5,6 +5,10 @@ NOT_FOUND was removed. A broker registers again: nameservers forget a broker tha
 long. A removed storage node stays out until its process is restarted: an operator drained it to
 switch it off, and it must not get replicas again.
 
+A process whose row another one of its node has is asked to register again: the other one may be an
+earlier one, whose request came late. When it is refused, since the other one started later and is
+heard, two processes share a node id. This one says so and asks on, in case the other one ends.
+
 The first nameserver that accepts a node gives it its cluster. The node then refuses nameservers of
 another cluster but keeps asking them, since addresses change hands (rule 32).
 """

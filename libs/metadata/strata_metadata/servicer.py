@@ -75,7 +75,11 @@ class CachedMetaServicer:
         """Tell which cluster the copy is of."""
         if not self._cluster.value:
             return meta_pb2.GetIdentityResponse(status=_NOTHING_KNOWN)
-        node = self._cache.look_up_node(request.node_id)
+        try:
+            node = self._cache.look_up_node(request.node_id)
+        except MetaRefused as refusal:
+            status = meta_pb2.MetaStatus(outcome=refusal.outcome, reason=refusal.reason)
+            return meta_pb2.GetIdentityResponse(status=status)
         return meta_pb2.GetIdentityResponse(
             status=meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_OK),
             cluster_id=self._cluster.value,

@@ -8,7 +8,7 @@ and a snapshot when it lags too far for those rows too. A slow watcher therefore
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
@@ -27,6 +27,9 @@ from strata_runtime.timeouts import Timeout
 from strata_state.metadata import MetadataStore, Row
 from strata_state.metadata_keys import MetadataRowKind, change_key, kind_range, revision_of
 
+NOT_WHOLE = "a snapshot is replacing the metadata here: ask another nameserver, or again later"
+"""Reason for refusing to read rows that are being replaced."""
+
 
 class Revision(NamedTuple):
     """The changes on the way from revision `after` to revision `number`.
@@ -40,8 +43,18 @@ class Revision(NamedTuple):
     stamp: int = 0
 
 
+class _Place(NamedTuple):
+    """A revision of one history; a stamp of 0 is not known."""
+
+    revision: int
+    stamp: int
+
+
 class WatchHub:
     """Brings watchers up to date with the rows of a store.
+
+    Invariant: changes go only to a watcher whose own revision is the one here, by its stamp. Where
+    that cannot be told, all rows follow: changes of one history make no sense above another one.
 
     Args:
         store: where revisions are that are not recent.
@@ -72,8 +85,9 @@ class WatchHub:
         self._recent: deque[Revision] = deque()
         self._max_recent_changes = options.recent_changes
         self._recent_changes = 0
-        self._revision = revision
-        self._stamp = stamp
+        self._at = _Place(revision, stamp)
+        # The oldest recent revision follows this one; without recent ones, the next one does.
+        self._before_recent = self._at
         self._response_changes = options.response_changes
         self._snapshot_rows = options.snapshot_rows
         self._keepalive_s = options.keepalive_ms / 1_000
@@ -97,15 +111,17 @@ class WatchHub:
             self._recent.append(revision)
             self._recent_changes += _weight(revision)
         while self._recent_changes > self._max_recent_changes and len(self._recent) > 1:
-            self._recent_changes -= _weight(self._recent.popleft())
-        self._revision, self._stamp = revisions[-1].number, revisions[-1].stamp
+            oldest = self._recent.popleft()
+            self._recent_changes -= _weight(oldest)
+            self._before_recent = _Place(oldest.number, oldest.stamp)
+        self._at = _Place(revisions[-1].number, revisions[-1].stamp)
         self._wake()
 
     def reset(self, revision: int, stamp: int = 0) -> None:
         """All rows were replaced: whoever is behind gets a snapshot."""
         self._recent.clear()
         self._recent_changes = 0
-        self._revision, self._stamp = revision, stamp
+        self._at = self._before_recent = _Place(revision, stamp)
         self._wake()
 
     def pause(self) -> None:
@@ -141,7 +157,8 @@ class WatchHub:
         between two responses.
 
         A watcher whose revision has another stamp here comes from another history: it gets a
-        snapshot that says so. A stamp of 0 is not known and not compared.
+        snapshot that says so. So does one of whose revision nothing is kept, without a word: nobody
+        knows its history. A stamp of 0 is not known and not compared.
 
         Raises:
             MetaRefused: LIMIT_REACHED: too many watchers.
@@ -152,15 +169,15 @@ class WatchHub:
                 f"{self._watchers.maximum} watch streams are open (max_watchers)",
             )
         try:
-            diverged = self._diverges(from_revision, from_stamp)
-            revision = 0 if diverged else from_revision
+            at = _Place(from_revision, from_stamp)
             first = True
             while not self._closed:
                 published = self._published
                 if self._paused:
                     await published.wait()
-                elif first or revision != self._revision:
-                    for response in self._responses_after(revision):
+                elif first or at != self._at:
+                    diverged = self._diverges(at)
+                    for response in self._responses_after(at):
                         if self._paused:
                             # It may tell of rows that were being dropped.
                             break
@@ -168,11 +185,13 @@ class WatchHub:
                         response.diverged = diverged
                         diverged = False
                         yield self._signed(response)
-                        revision = response.revision
+                        at = _Place(response.revision, response.stamp)
                         first = False
                         await asyncio.sleep(0)
                 elif not await _within(published, self._keepalive_s) and self._is_fresh():
-                    yield self._signed(meta_pb2.WatchResponse(revision=revision, is_fresh=True))
+                    yield self._signed(
+                        meta_pb2.WatchResponse(revision=at.revision, stamp=at.stamp, is_fresh=True)
+                    )
         finally:
             self._watchers.give_back()
 
@@ -182,11 +201,15 @@ class WatchHub:
         Other work goes on meanwhile, changes of the rows too.
 
         Raises:
-            MetaRefused: LIMIT_REACHED: more rows than one answer may have.
+            MetaRefused: LIMIT_REACHED: more rows than one answer may have; UNAVAILABLE: the rows
+                are being replaced.
         """
-        revision, rows = self._revision, self._store.frozen()
+        revision, rows = self.revision, self._store.frozen()
         changes: list[meta_pb2.Change] = []
         try:
+            if self._paused:
+                # Asked after the rows were frozen: a thread may have begun to drop them before.
+                raise MetaRefused(meta_pb2.META_OUTCOME_UNAVAILABLE, NOT_WHOLE)
             for number, change in enumerate(_all_rows(rows), 1):
                 if number > self._snapshot_rows:
                     raise MetaRefused(
@@ -204,38 +227,45 @@ class WatchHub:
     @property
     def revision(self) -> int:
         """Revision of the rows that readers and watchers see."""
-        return self._revision
+        return self._at.revision
 
     def _signed(self, response: meta_pb2.WatchResponse) -> meta_pb2.WatchResponse:
         """Return a response with what every response says."""
         response.cluster_id = self._cluster.value
-        response.stamp = self._stamp_of(response.revision)
         response.full_nameserver_ids.extend(self._full_nameservers())
         return response
 
-    def _diverges(self, revision: int, stamp: int) -> bool:
+    def _diverges(self, at: _Place) -> bool:
         """Whether a watcher's revision is another change here, as far as it is known."""
-        known = self._stamp_of(revision) if stamp else 0
-        return known not in (0, stamp)
+        return at.stamp != 0 and self._kept_stamp(at.revision) not in (None, 0, at.stamp)
 
-    def _stamp_of(self, revision: int) -> int:
-        """Return the stamp of a revision; 0: it is not known."""
-        if revision == self._revision:
-            return self._stamp
-        if not 0 < revision < self._revision:
-            return 0
-        row = self._store.get(change_key(revision))
-        return command_pb2.ChangedKeys.FromString(row).stamp if row is not None else 0
+    def _leads_here(self, at: _Place) -> bool:
+        """Whether the revisions after a watcher's own follow it."""
+        return at.revision > 0 and (at.stamp == 0 or self._kept_stamp(at.revision) in (0, at.stamp))
+
+    def _kept_stamp(self, revision: int) -> int | None:
+        """Return the stamp of a revision; 0: an older version wrote none; None: nothing is kept."""
+        if revision == self._at.revision:
+            return self._at.stamp
+        if revision == self._before_recent.revision:
+            return self._before_recent.stamp
+        place = bisect_left(self._recent, revision, key=attrgetter("number"))
+        if place < len(self._recent) and self._recent[place].number == revision:
+            return self._recent[place].stamp
+        row = self._store.get(change_key(revision)) if 0 < revision < self._at.revision else None
+        return None if row is None else command_pb2.ChangedKeys.FromString(row).stamp
 
     def _wake(self) -> None:
         self._published.set()
         self._published = asyncio.Event()
 
-    def _responses_after(self, revision: int) -> Iterator[meta_pb2.WatchResponse]:
-        if revision >= self._revision and revision > 0:
+    def _responses_after(self, at: _Place) -> Iterator[meta_pb2.WatchResponse]:
+        """Yield what brings a watcher up to date; each response has a stamp where a revision."""
+        revision, newest = at.revision, self._at
+        if revision > newest.revision or (revision == newest.revision and self._leads_here(at)):
             # One who knows more is told so and goes elsewhere: this source lags behind.
-            return iter([meta_pb2.WatchResponse(revision=self._revision)])
-        if revision > 0:
+            return iter([meta_pb2.WatchResponse(revision=newest.revision, stamp=newest.stamp)])
+        if self._leads_here(at):
             if self._recent and self._recent[0].after <= revision:
                 return self._recent_after(revision)
             if self._store.get(change_key(revision + 1)) is not None:
@@ -251,7 +281,7 @@ class WatchHub:
         response = meta_pb2.WatchResponse()
         for recent in list(islice(self._recent, first, None)):
             response.changes.extend(recent.changes)
-            response.revision = recent.number
+            response.revision, response.stamp = recent.number, recent.stamp
             if len(response.changes) >= self._response_changes:
                 yield response
                 response = meta_pb2.WatchResponse()
@@ -265,40 +295,41 @@ class WatchHub:
         revision is missing, a snapshot follows: fewer were kept at times than are stored.
         """
         keys: dict[bytes, None] = {}
-        newest, last = self._revision, revision
+        newest, last = self._at, revision
         end = kind_range(MetadataRowKind.CHANGE)[1]
         for key, value in self._store.scan(change_key(revision + 1), end):
             reached = revision_of(key)
             if reached != last + 1:
                 break
             last = reached
-            keys.update(dict.fromkeys(command_pb2.ChangedKeys.FromString(value).keys))
-            if len(keys) >= self._response_changes and reached < newest:
-                yield self._as_they_stand(reached, keys)
+            changed = command_pb2.ChangedKeys.FromString(value)
+            keys.update(dict.fromkeys(changed.keys))
+            if len(keys) >= self._response_changes and reached < newest.revision:
+                yield self._as_they_stand(_Place(reached, changed.stamp), keys)
                 keys = {}
-        if last < newest:
+        if last < newest.revision:
             yield from self._whole()
         else:
             yield self._as_they_stand(newest, keys)
 
-    def _as_they_stand(self, revision: int, keys: Iterable[bytes]) -> meta_pb2.WatchResponse:
+    def _as_they_stand(self, at: _Place, keys: Iterable[bytes]) -> meta_pb2.WatchResponse:
         changes = [change_of(key, self._store.get(key)) for key in keys]
-        return meta_pb2.WatchResponse(revision=revision, changes=changes)
+        return meta_pb2.WatchResponse(revision=at.revision, stamp=at.stamp, changes=changes)
 
     def _whole(self) -> Iterator[meta_pb2.WatchResponse]:
         """Snapshot as of now; what changes while it is sent follows as ordinary changes."""
         self._snapshots_total.add()
-        revision = self._revision
-        response = meta_pb2.WatchResponse(snapshot=True, snapshot_revision=revision)
+        at = self._at
+        response = meta_pb2.WatchResponse(snapshot=True, snapshot_revision=at.revision)
         count = 0
         for kind in SNAPSHOT_ORDER:
             for key, value in self._store.scan(*kind_range(kind)):
                 if count == self._response_changes:
                     yield response
-                    response, count = meta_pb2.WatchResponse(snapshot_revision=revision), 0
+                    response, count = meta_pb2.WatchResponse(snapshot_revision=at.revision), 0
                 fill_change(response.changes.add(), key, value)
                 count += 1
-        response.revision = revision
+        response.revision, response.stamp = at.revision, at.stamp
         yield response
 
 

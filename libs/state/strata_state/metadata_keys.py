@@ -29,6 +29,8 @@ class MetadataRowKind(IntEnum):
     CLUSTER_KEY = 14
     # Only in the copies of storage nodes.
     TOPIC_ID = 15
+    # Only at the nameservers.
+    ANSWER = 16
     PLACEMENT_PLAN = 20
     PLACEMENT_MODEL = 21
 
@@ -113,8 +115,13 @@ def change_key(revision: int) -> bytes:
     return bytes([MetadataRowKind.CHANGE]) + revision.to_bytes(8, "big")
 
 
+def answer_key(revision: int) -> bytes:
+    """Return the key of the row with the answer of the call that a revision carried out."""
+    return bytes([MetadataRowKind.ANSWER]) + revision.to_bytes(8, "big")
+
+
 def revision_of(key: bytes) -> int:
-    """Return the revision of such a row."""
+    """Return the revision of the key of a change or of an answer."""
     return int.from_bytes(key[1:], "big")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from strata.meta.v1 import command_pb2
 from strata_sim.hosts import AnyHost, NameserverHost, StorageHost
@@ -12,6 +12,7 @@ from strata_state.metadata_keys import APPLIED_KEY, INSTALLING_KEY, MetadataRowK
 
 # Rows that only a nameserver or only a storage node keeps, or each keeper for itself.
 _OWN_KINDS = {
+    MetadataRowKind.ANSWER,
     MetadataRowKind.APPLIED,
     MetadataRowKind.CHANGE,
     MetadataRowKind.INSTALLING,
@@ -20,12 +21,12 @@ _OWN_KINDS = {
 
 
 class EqualMetadata:
-    """Remembers a checksum of the rows at each revision that was looked at."""
+    """Remembers checksums of the rows at each revision that was looked at."""
 
     EVERY_MESSAGE = False
 
     def __init__(self) -> None:
-        self._checksums: dict[int, tuple[int, str]] = {}
+        self._checksums: dict[tuple[str, int], tuple[int, str]] = {}
         self._seen: dict[str, int] = {}
 
     def check(self, hosts: Sequence[AnyHost]) -> Iterator[str]:
@@ -35,13 +36,28 @@ class EqualMetadata:
             if rows is None or not revision or self._seen.get(host.name) == revision:
                 continue
             self._seen[host.name] = revision
-            checksum = 0
-            for key, value in rows.scan(b"", b"\xff"):
-                if key[0] not in _OWN_KINDS:
-                    checksum = zlib.crc32(value, zlib.crc32(key, checksum))
-            known = self._checksums.setdefault(revision, (checksum, host.name))
-            if known[0] != checksum:
-                yield f"{known[1]} and {host.name} have different metadata at revision {revision}"
+            yield from self._compare(revision, host.name, rows, lambda kind: kind not in _OWN_KINDS)
+            if isinstance(host, NameserverHost):
+                # Their copies elsewhere have no answers.
+                is_answer = MetadataRowKind.ANSWER.__eq__
+                yield from self._compare(revision, host.name, rows, is_answer, what="answers")
+
+    def _compare(
+        self,
+        revision: int,
+        host: str,
+        rows: SimMetadataStore,
+        compares: Callable[[int], bool],
+        *,
+        what: str = "metadata",
+    ) -> Iterator[str]:
+        checksum = 0
+        for key, value in rows.scan(b"", b"\xff"):
+            if compares(key[0]):
+                checksum = zlib.crc32(value, zlib.crc32(key, checksum))
+        known = self._checksums.setdefault((what, revision), (checksum, host))
+        if known[0] != checksum:
+            yield f"{known[1]} and {host} have different {what} at revision {revision}"
 
 
 def _metadata(host: AnyHost) -> tuple[int, SimMetadataStore | None]:

@@ -273,6 +273,39 @@ async def test_a_dead_node_is_down_soon(nameservers: NameserverSet, kind: str) -
     within(f"{kind} UP", up_s, 2)
 
 
+async def test_a_late_registration_of_a_former_process_takes_nothing_away(
+    nameservers: NameserverSet,
+) -> None:
+    """One that says when it started is refused; after one that does not, the new process asks."""
+    client, view = nameservers.client(), nameservers.view()
+    new, former = storage("storage-x"), storage("storage-x")
+    new.boot_id, former.boot_id = 8, 9
+
+    def beat(full: bool) -> meta_pb2.HeartbeatRequest:
+        return meta_pb2.HeartbeatRequest(node_id="storage-x", boot_id=8, full=full)
+
+    def row() -> meta_pb2.Node:
+        return view.node("storage-x") or meta_pb2.Node()
+
+    async def register_former() -> None:
+        await client.call(
+            "RegisterNode",
+            meta_pb2.RegisterNodeRequest(node=former),
+            meta_pb2.RegisterNodeResponse,
+        )
+
+    presence = nameservers.presence(new, beat)
+    await until(lambda: row().boot_id == 8)
+    before = row().revision
+    await register_former()
+    await until(lambda: row().boot_id == 8 and row().revision >= before + 2)
+    former.started_at_ms = 1_000
+    with pytest.raises(MetaRefused, match="registered as node storage-x and started later"):
+        await register_former()
+    assert (row().boot_id, row().state) == (8, meta_pb2.NODE_STATE_UP)
+    assert not presence.done()
+
+
 async def test_a_cluster_has_one_first_admin(nameservers: NameserverSet) -> None:
     """The nameserver that leads makes it and has the keys in a file; later ones make no other."""
     nameservers.controls_access = True

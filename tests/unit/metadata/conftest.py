@@ -41,6 +41,9 @@ class Source:
         # For the rows that it wrote.
         self.row_format = ROW_FORMAT
         self.status = meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_OK)
+        self.registration_status = meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_OK)
+        # The row is that of another process.
+        self.is_replaced = False
         self.paused = asyncio.Event()
         self.paused.set()
         self._network = network
@@ -86,9 +89,7 @@ class _Servicer(CachedMetaServicer):
         self, request: meta_pb2.RegisterNodeRequest, context: CallContext
     ) -> meta_pb2.RegisterNodeResponse:
         self._source.calls.append("register")
-        return meta_pb2.RegisterNodeResponse(
-            status=meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_OK)
-        )
+        return meta_pb2.RegisterNodeResponse(status=self._source.registration_status)
 
     async def heartbeat(
         self, request: meta_pb2.HeartbeatRequest, context: CallContext
@@ -96,7 +97,11 @@ class _Servicer(CachedMetaServicer):
         self._source.calls.append("full" if request.full else "delta")
         await self._source.paused.wait()
         outdated = self._source.row_format < request.row_format
-        return meta_pb2.HeartbeatResponse(status=self._source.status, want_registration=outdated)
+        return meta_pb2.HeartbeatResponse(
+            status=self._source.status,
+            want_full=self._source.is_replaced,
+            want_registration=outdated or self._source.is_replaced,
+        )
 
     async def watch(
         self, request: meta_pb2.WatchRequest, context: CallContext

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from google.protobuf.message import Message
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.inproc import InprocNetwork
@@ -158,3 +159,40 @@ async def test_concurrent_calls_share_what_one_found(
     assert [task.result() for task in made] == [f"t{n}" for n in range(16)]
     assert len(sources[2].calls) == 16
     await client.close()
+
+
+async def test_all_tries_of_a_call_have_one_id_and_other_calls_have_others(
+    client: MetadataClient, sources: list[Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A nameserver that has carried the call out knows a repeat by it; heartbeats need none."""
+    seen: list[Message] = []
+    open_channel = client._channels._factory
+
+    class Noting:
+        def __init__(self, endpoint: str) -> None:
+            self._channel = open_channel(endpoint)
+
+        async def call(self, method: str, request: Message, *more: Any, **options: Any) -> Any:
+            seen.append(request)
+            return await self._channel.call(method, request, *more, **options)
+
+        async def close(self) -> None:
+            await self._channel.close()
+
+    monkeypatch.setattr(client._channels, "_factory", Noting)
+    request = meta_pb2.CreateTopicRequest(topic=meta_pb2.Topic(name="t"))
+    sources[0].paused.clear()
+    for _ in range(2):
+        await client.call("CreateTopic", request, meta_pb2.CreateTopicResponse)
+    request.call_id = b"of the caller"
+    await client.call("CreateTopic", request, meta_pb2.CreateTopicResponse)
+    beat = meta_pb2.HeartbeatRequest(node_id="n")
+    await client.call("Heartbeat", beat, meta_pb2.HeartbeatResponse)
+
+    first, again, second, own, heartbeat = seen
+    assert isinstance(first, meta_pb2.CreateTopicRequest)
+    assert isinstance(second, meta_pb2.CreateTopicRequest)
+    assert (first, first.topic) == (again, request.topic)
+    assert [len(first.call_id), len(second.call_id)] == [16, 16]
+    assert len({first.call_id, second.call_id}) == 2
+    assert (own, heartbeat) == (request, beat)

@@ -109,6 +109,25 @@ async def test_a_row_that_an_older_leader_wrote_is_written_again(
         await until(lambda: len(sources[0].calls) >= before + 3)
 
 
+async def test_a_process_beside_another_one_of_its_node_says_so_and_asks_on(
+    presence: NodePresence, sources: list[Source], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its row is the other one's, which is heard; once that has ended it is registered again."""
+    async with running(presence):
+        await until(lambda: len(sources[0].calls) >= 3)
+        before = len(sources[0].calls)
+        sources[0].registration_status = meta_pb2.MetaStatus(
+            outcome=meta_pb2.META_OUTCOME_CONFLICT, reason="another process is heard"
+        )
+        sources[0].is_replaced = True
+        await until(lambda: sources[0].calls[before:].count("register") >= 3)
+        told = capsys.readouterr()
+        assert (told.out + told.err).count("another process is heard") == 1, "once a minute"
+        sources[0].registration_status = meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_OK)
+        sources[0].is_replaced = False
+        await until(lambda: sources[0].calls[-3:] == ["full", "delta", "delta"])
+
+
 async def test_a_removed_storage_node_stays_out(
     presence: NodePresence, sources: list[Source]
 ) -> None:

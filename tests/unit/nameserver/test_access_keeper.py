@@ -11,15 +11,18 @@ import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
+from strata_multiraft.base.snapshots import SnapshotRows
 from strata_nameserver.base.admin_keys import AdminKeyFiles, AdminKeys, read_keys, write_keys
 from strata_nameserver.leading import access_keeper
 from strata_nameserver.leading.access_keeper import AccessKeeper
+from strata_nameserver.state.snapshots import MetadataSnapshots
+from strata_raft import Configuration, SnapshotMetadata
 from strata_runtime.audit import AuditEvent
 from strata_runtime.errors import ConfigError
-from strata_state.metadata_keys import MetadataRowKind, kind_range
+from strata_state.metadata_keys import APPLIED_KEY, MetadataRowKind, kind_range, user_key
 
 if TYPE_CHECKING:
-    from tests.unit.nameserver.conftest import Nameserver
+    from tests.unit.nameserver.conftest import MakeNameserver, Nameserver
 
 SECRET = "a-secret-of-the-test"
 
@@ -250,3 +253,28 @@ def test_a_file_without_keys_is_an_error_that_shows_nothing(tmp_path: Path, cont
     with pytest.raises(ConfigError, match=r"keys\.json: it must be JSON") as error:
         read_keys(file)
     assert error.value.__cause__ is None
+
+
+async def test_rows_that_are_being_replaced_say_nothing_about_a_file(
+    nameserver: Nameserver, make_nameserver: MakeNameserver, tmp_path: Path
+) -> None:
+    """Half of the users are here: the admin whose only keys the file has may be in the other."""
+    files = AdminKeyFiles(tmp_path, is_wanted=True)
+    await keeper_of(lead(nameserver), files).step()
+    keys = read_keys(files.first_admin)
+    await nameserver.metadata.access.ensure_admin("aaa-first", SECRET, unless_any=False)
+    rows = nameserver.store.scan(b"", b"\xff")
+    target = make_nameserver(nameserver.config)
+    installs = MetadataSnapshots(target.store, target.machine, target.hub)
+    installs.begin_install(SnapshotMetadata(9, 1, Configuration(frozenset({1}))))
+    half = [row for row in rows if row[0] != APPLIED_KEY and row[0] < user_key("admin")]
+    installs.install_rows(SnapshotRows([key for key, _ in half], [value for _, value in half]))
+    with pytest.raises(MetaRefused, match="a snapshot is replacing"):
+        await keeper_of(target, files).step()
+    assert read_keys(files.first_admin) == keys is not None
+    # A start does not fail for want of a file with given keys either: they may not be needed.
+    given = AdminKeyFiles(tmp_path, is_wanted=True, given=tmp_path / "gone")
+    await keeper_of(target, given).check()
+    target.hub.resume()
+    with pytest.raises(ConfigError, match="there is no such file"):
+        await keeper_of(make_nameserver(nameserver.config), given).check()

@@ -31,6 +31,8 @@ class Nodes:
         self.detector = FailureDetector(DetectorOptions(0.75, 1.2), clock)
         self.silent: set[str] = set()
         self.unheard: dict[str, list[str]] = {}
+        # Nodes of which no other one tells: it shares no raft group with them.
+        self.untold: set[str] = set()
         self.run(2_000)
 
     def run(self, duration_ms: int, *, lag_ms: int = 0) -> None:
@@ -44,7 +46,8 @@ class Nodes:
 
     def beat(self, node_id: str) -> None:
         unheard = self.unheard.get(node_id, [])
-        heard = [other for other in self.rows if other != node_id and other not in unheard]
+        left_out = {node_id, *unheard, *self.untold}
+        heard = [other for other in self.rows if other not in left_out]
         self.detector.heartbeat(
             meta_pb2.HeartbeatRequest(
                 node_id=node_id, heard_node_ids=heard, unheard_node_ids=unheard
@@ -99,6 +102,51 @@ def test_two_of_three_storage_nodes_may_die_together(clock: ManualClock) -> None
     nodes.run(1_300)
 
     assert nodes.states() == {"s1": DOWN, "s2": DOWN, "s3": UP}
+
+
+def test_a_storage_node_of_which_nobody_tells_is_judged_by_its_silence(
+    clock: ManualClock,
+) -> None:
+    """It shares no raft group with those that report, for instance since its replicas moved."""
+    nodes = Nodes(clock, dict.fromkeys(("s1", "s2", "s3"), STORAGE))
+    nodes.untold = {"s1"}
+    nodes.silent = {"s1"}
+    nodes.run(1_150)
+    assert nodes.states() == {"s1": SUSPECT, "s2": UP, "s3": UP}
+    nodes.run(50)
+    assert nodes.states() == {"s1": DOWN, "s2": UP, "s3": UP}
+
+
+def test_a_storage_node_stays_down_until_it_is_heard(clock: ManualClock) -> None:
+    """Not to be told of any more is no sign of life, nor is the silence of those that told."""
+    nodes = Nodes(clock, dict.fromkeys(("s1", "s2", "s3"), STORAGE))
+    nodes.silent = {"s1"}
+    nodes.unheard = {"s2": ["s1"], "s3": ["s1"]}
+    nodes.run(1_300)
+    assert nodes.states()["s1"] == DOWN
+    nodes.unheard, nodes.untold = {}, {"s1"}
+    for silent in ({"s1"}, {"s1", "s2", "s3"}, {"s1"}):
+        nodes.silent = silent
+        for _ in range(40):
+            nodes.run(50)
+            assert nodes.states()["s1"] == DOWN
+    nodes.untold = set()
+    nodes.run(50)
+    assert nodes.states()["s1"] == SUSPECT, "another node hears it"
+    nodes.silent = set()
+    nodes.run(50)
+    assert nodes.states()["s1"] == UP
+
+
+def test_nodes_without_a_row_leave_memory(clock: ManualClock) -> None:
+    """Brokers that are replaced come with a new id each time; nobody says that they are gone."""
+    nodes = Nodes(clock, {"b1": BROKER, "b2": BROKER})
+    assert not nodes.detector.is_silent("b1")
+    del nodes.rows["b1"]
+    nodes.judge()
+
+    assert nodes.detector.is_silent("b1"), "it was heard just now, but is not known any more"
+    assert not nodes.detector.is_silent("b2")
 
 
 class CountedRows(dict[str, meta_pb2.Node]):

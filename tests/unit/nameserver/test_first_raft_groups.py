@@ -11,11 +11,16 @@ from strata_metadata.errors import MetaRefused
 from tests.unit.nameserver.storage_nodes import CONFIG, NODES, Storage, storage
 
 if TYPE_CHECKING:
-    from tests.unit.nameserver.conftest import MakeNameserver
+    from tests.unit.nameserver.conftest import MakeNameserver, Nameserver
 
 
 def hosts(row: meta_pb2.RaftGroup) -> list[str]:
     return sorted(replica.node_id for replica in row.replicas)
+
+
+def should_register(nameserver: Nameserver, node_id: str) -> bool:
+    heartbeat = meta_pb2.HeartbeatRequest(node_id=node_id, boot_id=1)
+    return nameserver.metadata.should_register(heartbeat)
 
 
 def shard(machine: str, number: int, of: int) -> meta_pb2.Node:
@@ -123,17 +128,17 @@ async def test_first_raft_groups_come_with_a_node_that_registers_again(
     nameserver = make_nameserver(waiting)
     for node_id in NODES:
         await nameserver.metadata.register_node(storage(node_id))
-        assert not nameserver.metadata.should_register(node_id, 0)
+        assert not should_register(nameserver, node_id)
     nameserver = make_nameserver(CONFIG, nameserver.store, nameserver.clock)
     nameserver.machine.on_leader(1)
     topology = nameserver.machine.speculative.topology
     assert not topology.raft_groups
-    assert nameserver.metadata.should_register("b", 0)
+    assert should_register(nameserver, "b")
     hosted = await nameserver.metadata.register_node(storage("b"))
 
     assert [one.raft_group.raft_group for one in hosted] == [1, 2, 3]
     assert [hosts(row) for row in topology.raft_groups.values()] == [list(NODES)] * 3
-    assert not nameserver.metadata.should_register("b", 0)
+    assert not should_register(nameserver, "b")
 
 
 async def test_a_node_that_comes_to_life_completes_the_first_ones(
@@ -151,10 +156,10 @@ async def test_a_node_that_comes_to_life_completes_the_first_ones(
     await nameserver.metadata.register_node(storage("c"))
     cluster.alive = {"b", "c"}
     await cluster.run(500)
-    assert not cluster.rows() and not nameserver.metadata.should_register("b", 0)
+    assert not cluster.rows() and not should_register(nameserver, "b")
     cluster.alive = set(NODES)
     await cluster.run(500)
-    assert not cluster.rows() and nameserver.metadata.should_register("a", 0)
+    assert not cluster.rows() and should_register(nameserver, "a")
     await nameserver.metadata.register_node(storage("a"))
 
     assert [hosts(row) for row in cluster.rows().values()] == [list(NODES)] * 3

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Collection
 from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.meta.v1 import meta_pb2
-from strata_nameserver.policies.leaders import plan_leaders
-from strata_nameserver.policies.replicas import (
+from strata_nameserver.policies.facts import (
     GroupFacts,
     NodeFacts,
     PlacementRules,
     ReplicaFacts,
-    layout_of_new,
 )
+from strata_nameserver.policies.leaders import plan_leaders
+from strata_nameserver.policies.replicas import layout_of_new
+from tests.unit.nameserver.counted_ids import CountedId
 
 RULES = PlacementRules(leader_balance_delay_ms=1_000)
 
@@ -162,3 +164,92 @@ def test_a_wish_outlives_its_node_but_not_its_replica() -> None:
     assert plan_leaders(nodes.values(), kept.values(), RULES) == []
     steps = plan_leaders(nodes.values(), moved.values(), RULES)
     assert [(step.raft_group, step.node_id) for step in steps] == [(1, "")]
+
+
+def plain_chain(
+    nodes: Collection[NodeFacts], groups: Collection[GroupFacts], leads: dict[int, str]
+) -> list[tuple[int, str]]:
+    """Return the moves of one chain: a walk from every node, fullest first, over all raft groups.
+
+    As the rule says it, and as slow: nothing is remembered from one walk to the next.
+    """
+    able = {node.node_id: node for node in nodes if node.can_take}
+    counts = Counter(leads.values())
+    for source in sorted(able, key=lambda node_id: (-counts[node_id], node_id)):
+        paths: dict[str, list[tuple[int, str]]] = {source: []}
+        queue = deque([source])
+        while queue:
+            node_id = queue.popleft()
+            if counts[source] - counts[node_id] >= 2:
+                return paths[node_id]
+            for each in sorted(groups, key=lambda each: each.raft_group):
+                if leads[each.raft_group] != node_id or not each.may_change:
+                    continue
+                for replica in each.replicas:
+                    target = replica.node_id
+                    is_fit = replica.is_voter and replica.is_caught_up
+                    is_steady = target in able and able[target].state_ms >= 1_000
+                    if is_fit and is_steady and target not in paths:
+                        paths[target] = [*paths[node_id], (each.raft_group, target)]
+                        queue.append(target)
+    return []
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=300)
+def test_chains_are_those_of_the_plain_rule(seed: int) -> None:
+    """The walk that remembers what it saw decides as the one that does not."""
+    chooser = random.Random(seed)
+    nodes = {
+        node_id: replace(
+            node,
+            state=chooser.choice([meta_pb2.NODE_STATE_UP] * 5 + [meta_pb2.NODE_STATE_DOWN]),
+            state_ms=chooser.choice([10_000] * 4 + [500]),
+        )
+        for node_id, node in nodes_of(chooser.randint(2, 9)).items()
+    }
+    groups = {}
+    for number in range(1, chooser.randint(2, 24)):
+        hosts = chooser.sample(sorted(nodes), min(len(nodes), chooser.randint(1, 3)))
+        leader = chooser.choice([*hosts, hosts[0], hosts[0], ""])
+        made = group(number, hosts, leader)
+        replicas = tuple(
+            replace(replica, is_voter=chooser.random() < 0.9, is_caught_up=chooser.random() < 0.9)
+            for replica in made.replicas
+        )
+        groups[number] = replace(made, replicas=replicas, is_settled=chooser.random() < 0.9)
+    leads = {number: each.leader_node_id for number, each in groups.items()}
+    expected: dict[int, str] = {}
+    for _ in range(RULES.max_moves_in_flight):
+        for number, node_id in plain_chain(nodes.values(), groups.values(), leads):
+            leads[number] = expected[number] = node_id
+    steps = plan_leaders(nodes.values(), groups.values(), RULES)
+
+    assert {step.raft_group: step.node_id for step in steps} == expected, f"seed {seed}"
+
+
+def looks_at(node_count: int) -> int:
+    """Return the work of one turn: full nodes, none of which shares a raft group with the others.
+
+    The full ones lead two each, the others none: no walk from a full one comes to one of those.
+    """
+    names = [CountedId(f"n{number:03}") for number in range(node_count)]
+    full, others = names[: node_count // 2], names[node_count // 2 :]
+    groups = []
+    for number in range(2 * len(full)):
+        hosts = [full[(number + step) % len(full)] for step in (0, 1, 5)]
+        groups.append(group(number + 1, [*hosts], hosts[0], hosts[0]))
+    nodes = [NodeFacts(name, state_ms=10_000) for name in [*full, *others]]
+    CountedId.looks = 0
+    assert plan_leaders(nodes, groups, RULES) == []
+    return CountedId.looks
+
+
+def test_the_work_of_a_turn_grows_with_the_cluster_and_no_faster() -> None:
+    """Four times the nodes and raft groups take about four times the work, also where all is well.
+
+    A walk from every full node over all others would take sixteen times.
+    """
+    small, large = looks_at(20), looks_at(80)
+    assert small > 100
+    assert large <= 5 * small

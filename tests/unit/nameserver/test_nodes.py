@@ -205,9 +205,107 @@ async def test_a_heartbeat_writes_nothing(nameserver: Nameserver) -> None:
 
 async def test_a_heartbeat_of_an_unknown_boot_is_told_to_register(nameserver: Nameserver) -> None:
     """Boot ids are in the rows, so another nameserver knows a node without a registration."""
-    with pytest.raises(MetaRefused, match="node storage-a must register first"):
-        nameserver.metadata.heartbeat(heartbeat("storage-a", 99))
-    with pytest.raises(MetaRefused, match="must register first"):
+    assert nameserver.metadata.heartbeat(heartbeat("storage-a", 99, full=True)) is True
+    assert nameserver.metadata.should_register(heartbeat("storage-a", 99))
+    assert nameserver.metadata.heartbeat(heartbeat("storage-a")) is True, "that was another one's"
+    assert not nameserver.metadata.should_register(heartbeat("storage-a"))
+    with pytest.raises(MetaRefused, match="node nobody must register first") as refused:
         nameserver.metadata.heartbeat(heartbeat("nobody"))
+    assert refused.value.outcome == meta_pb2.META_OUTCOME_NOT_FOUND
 
     assert nameserver.restarted().metadata.heartbeat(heartbeat("storage-a")) is True
+
+
+def process(boot_id: int, started_at_ms: int) -> meta_pb2.Node:
+    """A storage node as one of its processes registers."""
+    node = storage("a", boot_id)
+    node.started_at_ms = started_at_ms
+    return node
+
+
+def boot_of(nameserver: Nameserver) -> int:
+    return nameserver.machine.speculative.topology.nodes["a"].boot_id
+
+
+async def test_a_late_request_of_a_former_process_replaces_nothing(nameserver: Nameserver) -> None:
+    """The new one is heard and started later, whatever boot ids were drawn."""
+    metadata = nameserver.metadata
+    await metadata.register_node(process(9, 1_000))
+    await metadata.register_node(process(2, 2_000))
+    assert boot_of(nameserver) == 2
+    with pytest.raises(MetaRefused, match="registered as node a and started later") as refused:
+        await metadata.register_node(process(9, 1_000))
+    assert refused.value.outcome == meta_pb2.META_OUTCOME_CONFLICT
+    assert boot_of(nameserver) == 2
+    assert not metadata.should_register(heartbeat("a", 2))
+
+
+async def test_a_process_that_was_replaced_by_its_former_one_comes_back(
+    nameserver: Nameserver,
+) -> None:
+    """Nothing is known of a process that does not say when it started: the healthy one asks."""
+    metadata = nameserver.metadata
+    await metadata.register_node(process(2, 2_000))
+    await metadata.register_node(process(9, 0))
+    assert boot_of(nameserver) == 9
+    assert metadata.heartbeat(heartbeat("a", 2)) is True
+    assert metadata.should_register(heartbeat("a", 2))
+    await metadata.register_node(process(2, 2_000))
+
+    assert boot_of(nameserver) == 2
+    assert not metadata.should_register(heartbeat("a", 2))
+
+
+@pytest.mark.parametrize(("first", "second"), [((1, 1_000), (2, 2_000)), ((1, 0), (2, 0))])
+async def test_of_two_processes_with_one_node_id_one_stays_out(
+    nameserver: Nameserver, first: tuple[int, int], second: tuple[int, int]
+) -> None:
+    """It is told why each time it asks; it takes over once the other one is silent."""
+    metadata, clock = nameserver.metadata, nameserver.clock
+    nameserver.machine.on_leader(1)
+    await metadata.controller.step(0.0)
+    await metadata.register_node(process(*first))
+    metadata.heartbeat(heartbeat("a", 1))
+    await metadata.register_node(process(*second))
+    revision = nameserver.machine.revision
+    for _ in range(20):
+        clock.advance(0.25)
+        metadata.heartbeat(heartbeat("a", 2))
+        assert not metadata.should_register(heartbeat("a", 2))
+        metadata.heartbeat(heartbeat("a", 1))
+        assert metadata.should_register(heartbeat("a", 1))
+        with pytest.raises(MetaRefused, match="they share a data folder or a copy of one"):
+            await metadata.register_node(process(*first))
+    assert (boot_of(nameserver), nameserver.machine.revision) == (2, revision)
+    clock.advance(0.75)
+    await metadata.register_node(process(*first))
+    assert boot_of(nameserver) == 1
+    assert metadata.should_register(heartbeat("a", 2))
+    await metadata.register_node(process(*second))
+    assert boot_of(nameserver) == 2
+
+
+async def test_a_restart_with_a_clock_that_went_back_waits_for_silence(
+    nameserver: Nameserver,
+) -> None:
+    """Its former process looks like a later one, but is heard no more in a moment."""
+    metadata, clock = nameserver.metadata, nameserver.clock
+    await metadata.register_node(process(1, 50_000))
+    clock.advance(0.7)
+    with pytest.raises(MetaRefused, match="is heard"):
+        await metadata.register_node(process(2, 20_000))
+    clock.advance(0.05)
+    await metadata.register_node(process(2, 20_000))
+    assert boot_of(nameserver) == 2
+
+
+async def test_a_new_leader_has_heard_nobody_yet(nameserver: Nameserver) -> None:
+    """It assumes that all nodes live; that is no reason to refuse one."""
+    await nameserver.metadata.register_node(process(2, 2_000))
+    again = nameserver.restarted()
+    again.machine.on_leader(2)
+    await again.metadata.controller.step(0.0)
+    await again.metadata.register_node(process(1, 1_000))
+    assert boot_of(again) == 1
+    await again.metadata.register_node(process(2, 2_000))
+    assert boot_of(again) == 2

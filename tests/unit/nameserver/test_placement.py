@@ -11,15 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.meta.v1 import meta_pb2
-from strata_nameserver.policies.replicas import (
-    ChangeReplica,
+from strata_nameserver.policies.facts import (
     GroupFacts,
     NodeFacts,
     PlacementRules,
     ReplicaFacts,
-    layout_of_new,
-    plan_replicas,
 )
+from strata_nameserver.policies.replicas import ChangeReplica, layout_of_new, plan_replicas
 
 RULES = PlacementRules(repair_delay_ms=1_000)
 UP, SUSPECT, DOWN = (
@@ -170,7 +168,7 @@ def test_a_node_cannot_be_emptied_when_nobody_can_take_its_replicas() -> None:
 def test_lost_replicas_are_rebuilt_after_the_delay(down_ms: int, expected: int) -> None:
     """A node that is DOWN for less than the delay keeps its replicas."""
     cluster = make_cluster([""] * 4, 8)
-    cluster.nodes["n1"] = replace(cluster.nodes["n1"], state=DOWN, state_ms=down_ms)
+    cluster.nodes["n1"] = replace(cluster.nodes["n1"], state=DOWN, down_ms=down_ms)
     assert cluster.counts()["n1"] == 6
     cluster.run()
 
@@ -185,14 +183,42 @@ def test_a_lost_replica_goes_to_a_full_disk_only_when_nobody_else_can_take_it() 
     full, down = cluster.nodes["n0"], cluster.nodes["n1"]
     cluster.nodes["n0"] = replace(full, disk_used=RULES.full_above + 0.01)
     held = cluster.counts()["n0"]
-    cluster.nodes["n1"] = replace(down, state=DOWN, state_ms=5_000)
+    cluster.nodes["n1"] = replace(down, state=DOWN, down_ms=5_000)
     cluster.run()
     assert cluster.counts()["n0"] == held
     assert cluster.counts()["n1"] == 0
 
-    cluster.nodes["n2"] = replace(cluster.nodes["n2"], state=DOWN, state_ms=5_000)
+    cluster.nodes["n2"] = replace(cluster.nodes["n2"], state=DOWN, down_ms=5_000)
     cluster.run()
     assert cluster.counts() == {"n0": 6, "n3": 6, "n4": 6}
+
+
+def test_a_node_that_is_not_steadily_up_gets_a_lost_replica_only_as_the_last() -> None:
+    """It was DOWN for too long lately: what it gets may be lost again in a moment."""
+    cluster = make_cluster([""] * 5, 6)
+    held = cluster.counts()["n0"]
+    cluster.nodes["n0"] = replace(cluster.nodes["n0"], down_ms=RULES.repair_delay_ms)
+    cluster.nodes["n1"] = replace(cluster.nodes["n1"], state=DOWN, down_ms=5_000)
+    cluster.run()
+    assert (cluster.counts()["n0"], cluster.counts()["n1"]) == (held, 0)
+
+    cluster.nodes["n2"] = replace(cluster.nodes["n2"], state=DOWN, down_ms=5_000)
+    cluster.run()
+    assert cluster.counts() == {"n0": 6, "n3": 6, "n4": 6}
+
+
+@pytest.mark.parametrize(("down_ms", "expected"), [(999, 3), (1_000, 0)])
+def test_evenness_and_racks_wait_until_a_node_is_steadily_up(down_ms: int, expected: int) -> None:
+    """A short time DOWN is an ordinary restart; after a long one replicas come back later."""
+    cluster = make_cluster([""] * 3, 4)
+    cluster.nodes["n3"] = NodeFacts("n3", down_ms=down_ms)
+    cluster.run()
+    assert cluster.counts()["n3"] == expected
+
+    cluster = make_cluster(["a", "a", "b"], 3)
+    cluster.nodes["n3"] = NodeFacts("n3", "c", down_ms=down_ms)
+    cluster.run()
+    assert cluster.counts()["n3"] == expected
 
 
 def test_the_replicas_of_a_removed_node_are_rebuilt_at_once() -> None:
@@ -223,7 +249,7 @@ def test_a_damaged_replica_starts_over_on_its_own_node() -> None:
 def test_nothing_new_begins_before_the_last_change_is_done() -> None:
     """Raft groups in motion use the budget up, and are left alone themselves."""
     cluster = make_cluster([""] * 5, 10)
-    cluster.nodes["n0"] = replace(cluster.nodes["n0"], state=DOWN, state_ms=10_000)
+    cluster.nodes["n0"] = replace(cluster.nodes["n0"], state=DOWN, down_ms=10_000)
     lost = [n for n, g in cluster.groups.items() if "n0" in g.node_ids][:2]
     for number in lost:
         cluster.groups[number] = replace(cluster.groups[number], is_settled=False)
@@ -235,7 +261,7 @@ def test_raft_groups_that_lost_their_majority_stop_no_repair_of_others() -> None
     """Leaderless for good, whether a change of them was under way or not: nothing moves there."""
     nodes = {f"n{i}": NodeFacts(f"n{i}") for i in range(6)}
     for node_id in ("n0", "n1"):
-        nodes[node_id] = replace(nodes[node_id], state=DOWN, state_ms=10_000)
+        nodes[node_id] = replace(nodes[node_id], state=DOWN, down_ms=10_000)
     layout = ["n0 n1 n2", "n0 n1 n3", "n0 n1 n4", "n0 n2 n3"]
     groups = {
         number: GroupFacts(
@@ -262,7 +288,7 @@ def test_raft_groups_that_lost_their_majority_stop_no_repair_of_others() -> None
 def test_a_change_goes_on_counting_while_its_raft_group_elects_a_leader() -> None:
     """It will go on: its voters are there; and nothing begins where nobody leads."""
     cluster = make_cluster([""] * 5, 6)
-    cluster.nodes["n0"] = replace(cluster.nodes["n0"], state=DOWN, state_ms=10_000)
+    cluster.nodes["n0"] = replace(cluster.nodes["n0"], state=DOWN, down_ms=10_000)
     rules = replace(RULES, max_moves_in_flight=1)
     (step,) = plan_replicas(cluster.nodes.values(), cluster.groups.values(), rules)
     group = cluster.groups[step.raft_group]
@@ -286,7 +312,7 @@ def test_a_replica_that_is_lost_before_it_took_part_is_replaced() -> None:
         is_settled=False,
         leaving_node_ids=frozenset({group.replicas[0].node_id}),
     )
-    cluster.nodes[outside[0]] = replace(cluster.nodes[outside[0]], state=DOWN, state_ms=5_000)
+    cluster.nodes[outside[0]] = replace(cluster.nodes[outside[0]], state=DOWN, down_ms=5_000)
     steps = plan_replicas(cluster.nodes.values(), cluster.groups.values(), RULES)
 
     assert [(step.remove_replica_id, step.add_node_id) for step in steps] == [(77, outside[1])]
@@ -299,7 +325,7 @@ def test_a_lost_read_replica_is_replaced_by_one_that_only_reads() -> None:
     lost, free = [node_id for node_id in cluster.nodes if node_id not in group.node_ids]
     learner = ReplicaFacts(77, lost, is_voter=False, is_learner=True)
     cluster.groups[1] = replace(group, replicas=(*group.replicas, learner))
-    cluster.nodes[lost] = replace(cluster.nodes[lost], state=DOWN, state_ms=5_000)
+    cluster.nodes[lost] = replace(cluster.nodes[lost], state=DOWN, down_ms=5_000)
     cluster.run()
 
     assert [(s.remove_replica_id, s.add_node_id, s.is_learner) for s in cluster.log] == [
@@ -342,9 +368,11 @@ def test_any_history_comes_to_rest(seed: int) -> None:
             case "undrain":
                 cluster.nodes[node_id] = replace(node, draining=False)
             case "fail" if others_up:
-                cluster.nodes[node_id] = replace(node, state=DOWN, state_ms=5_000)
+                cluster.nodes[node_id] = replace(node, state=DOWN, down_ms=5_000)
             case "recover":
-                cluster.nodes[node_id] = replace(node, state=UP, state_ms=0)
+                cluster.nodes[node_id] = replace(
+                    node, state=UP, down_ms=chooser.choice([0, node.down_ms])
+                )
         for number, group in cluster.groups.items():
             able = [n for n in group.node_ids if cluster.is_up(n) and not cluster.nodes[n].draining]
             cluster.groups[number] = replace(group, leader_node_id=able[0] if able else "")

@@ -196,6 +196,15 @@ async def test_moves_are_limited(make_nameserver: MakeNameserver) -> None:
     assert await move(nodes, 1, 2, 1) == ([], 2)
 
 
+async def test_moves_that_wait_for_a_leader_leave_room(make_nameserver: MakeNameserver) -> None:
+    """The raft group that takes the slots lost its majority: an operator may move other slots."""
+    nodes = await made(make_nameserver, CONFIG.model_copy(update={"max_slot_moves_in_flight": 1}))
+    assert await move(nodes, 0, 1, 3) == ([[0]], 1)
+    nodes.nameserver.metadata.reports.forget(nodes.nameserver.metadata.reports.leader_of(3))
+    assert await move(nodes, 1, 1, 1) == ([[1]], 1)
+    assert await move(nodes, 4, 1, 1) == ([[1]], 1), "one that goes on takes its place"
+
+
 async def test_a_node_that_joins_gets_its_share_of_slots(three: Storage) -> None:
     """Its raft group is filled in small steps; moves that stopped half-way are not chosen anew."""
     three.alive.add("d")

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from strata.meta.v1 import meta_pb2
+from strata_angelia.cluster_id import ClusterId
+from strata_angelia.ports import CallContext
 from strata_metadata.errors import MetaRefused
+from strata_metadata.identity import KnownNode, look_up_node
 from strata_multiraft.base.errors import LogFull
 from strata_multiraft.base.snapshots import SnapshotRows
 from strata_nameserver.base.config import NameserverConfig
+from strata_nameserver.servicers.meta import MetaAnswers, MetaServicer
 from strata_nameserver.state.snapshots import MetadataSnapshots
 from strata_raft import Configuration, SnapshotMetadata
 from strata_state.metadata import MetadataStoreError, MetadataSyncFailed
+from strata_state.metadata_keys import APPLIED_KEY, INSTALLING_KEY, MetadataRowKind, kind_range
+from tests.unit.nameserver.storage_nodes import CONFIG
 
 if TYPE_CHECKING:
     from tests.unit.nameserver.conftest import MakeNameserver, Nameserver
@@ -154,12 +161,71 @@ async def test_an_interrupted_install_is_found_and_repeated(
     store = snapshots_of(restarted)
     assert store.is_installing()
     assert restarted.machine.applied_index() == 0
-    with pytest.raises(MetaRefused, match="taking in a snapshot"):
+    with pytest.raises(MetaRefused, match="a snapshot is replacing"):
         await restarted.metadata.snapshot()
     await send(source, restarted)
 
     assert not store.is_installing()
     assert await restarted.metadata.snapshot() == await source.metadata.snapshot()
+
+
+async def test_nobody_is_unknown_while_rows_are_missing(
+    source: Nameserver, target: Nameserver, make_nameserver: MakeNameserver
+) -> None:
+    """A node that asks is told "not now": replicas that nobody knows are not started (rule 32)."""
+
+    async def ask(nameserver: Nameserver, node_id: str) -> tuple[bool, int]:
+        servicer = MetaServicer(
+            ClusterId("c1"), partial(look_up_node, nameserver.store), MetaAnswers(lambda: ("", ""))
+        )
+        request = meta_pb2.GetIdentityRequest(node_id=node_id)
+        answer = await servicer.get_identity(request, CallContext(timeout_s=None))
+        return answer.knows_node, answer.replicas
+
+    assert await ask(target, "old") == (True, 2)
+    for parts in range(4):
+        await send(source, target, parts=parts)
+        for node_id in ("old", "storage-a", "stranger"):
+            with pytest.raises(MetaRefused, match="not here, or not all of it") as refused:
+                await ask(target, node_id)
+            assert refused.value.outcome == meta_pb2.META_OUTCOME_UNAVAILABLE
+    await send(source, target)
+    assert await ask(target, "old") == (False, 0)
+    assert await ask(target, "storage-a") == (True, 2)
+    # One whose folder was emptied knows nobody before it has any rows.
+    with pytest.raises(MetaRefused, match="not here, or not all of it"):
+        await ask(make_nameserver(CONFIG), "storage-a")
+
+
+async def test_rows_that_were_being_dropped_when_they_were_read_are_not_told(
+    source: Nameserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread drops them: it may begin between a look at the mark and the reading."""
+    hub, store = source.hub, source.store
+    for method in ("frozen", "scan"):
+        reads = getattr(store, method)
+
+        def read(*args: bytes, reads: Callable[..., object] = reads) -> object:
+            hub.pause()
+            store.write([(INSTALLING_KEY, b"")], [APPLIED_KEY])
+            return reads(*args)
+
+        before = store.get(APPLIED_KEY)
+        assert before is not None
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(store, method, read)
+            with pytest.raises(MetaRefused, match="a snapshot is replacing the metadata here"):
+                if method == "frozen":
+                    await source.metadata.snapshot()
+                else:
+                    source.machine.rows(*kind_range(MetadataRowKind.USER))
+            store.write([(APPLIED_KEY, before)], [INSTALLING_KEY])
+            if method == "scan":
+                with pytest.raises(MetaRefused, match="not here, or not all of it"):
+                    look_up_node(store, "stranger")
+        store.write([(APPLIED_KEY, before)], [INSTALLING_KEY])
+        hub.resume()
+    assert look_up_node(store, "stranger") == KnownNode(is_known=False, replicas=0)
 
 
 async def test_an_abandoned_install_leaves_an_empty_replica(

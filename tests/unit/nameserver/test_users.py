@@ -285,10 +285,11 @@ async def test_no_row_before_everybody_knows_its_kind(nameserver: Nameserver) ->
             await attempt
         assert refusal.value.outcome == CONFLICT
     metadata = nameserver.metadata
-    assert metadata.should_register("storage-b", ROW_FORMAT), "it is asked to register again"
+    heartbeat = meta_pb2.HeartbeatRequest(node_id="storage-b", boot_id=1, row_format=ROW_FORMAT)
+    assert metadata.should_register(heartbeat), "it is asked to register again"
     old.row_format = ROW_FORMAT
     await metadata.register_node(old)
-    assert not metadata.should_register("storage-b", ROW_FORMAT)
+    assert not metadata.should_register(heartbeat)
     await access.ensure_cluster_key()
     await create(nameserver, "shop")
 

@@ -15,6 +15,7 @@ from strata_metadata.rows import key_of, value_of
 from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.state.draft import applied_state
 from strata_state.metadata_keys import MetadataRowKind, kind_range, revision_of
+from tests.unit.nameserver.test_snapshots import send
 
 if TYPE_CHECKING:
     from tests.unit.nameserver.conftest import MakeNameserver, Nameserver
@@ -95,6 +96,89 @@ async def test_the_same_revision_of_two_histories_has_two_stamps(
     assert nameserver.machine.revision == small_nameserver.machine.revision
     assert 0 not in (stamp_of(nameserver), stamp_of(small_nameserver))
     assert stamp_of(nameserver) != stamp_of(small_nameserver)
+
+
+async def other_history(make_nameserver: MakeNameserver, name: str, topics: int) -> Nameserver:
+    """A nameserver with as many topics of its own; it keeps eight revisions."""
+    config = CONFIG.model_copy(update={"max_recent_changes": 1})
+    nameserver = await make_nameserver(config).with_storage()
+    for number in range(topics):
+        await nameserver.metadata.create_topic(meta_pb2.Topic(name=f"{name}{number}"))
+    return nameserver
+
+
+async def first_of(nameserver: Nameserver, revision: int, stamp: int) -> meta_pb2.WatchResponse:
+    stream = nameserver.metadata.watch(revision, stamp)
+    response = await anext(stream)
+    await _close(stream)
+    return response
+
+
+@pytest.mark.parametrize(
+    ("behind", "own", "other"),
+    [
+        (7, (False, False), (True, True)),
+        (8, (False, False), (True, True)),
+        (9, (False, True), (False, True)),
+        (30, (False, True), (False, True)),
+    ],
+)
+async def test_histories_are_compared_as_far_back_as_changes_are_kept(
+    make_nameserver: MakeNameserver,
+    behind: int,
+    own: tuple[bool, bool],
+    other: tuple[bool, bool],
+) -> None:
+    """Further back nobody can tell: such a watcher gets all rows, never changes alone."""
+    here = await other_history(make_nameserver, "here", 40)
+    at = here.machine.revision - behind
+    there = await other_history(make_nameserver, "there", at - 1)
+    earlier = await other_history(make_nameserver, "here", at - 1)
+    for came_from, expected in ((earlier, own), (there, other)):
+        assert came_from.machine.revision == at
+        response = await first_of(here, at, stamp_of(came_from))
+        assert (response.diverged, response.snapshot) == expected
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_histories_are_compared_after_a_snapshot_came_in(
+    make_nameserver: MakeNameserver, restarted: bool
+) -> None:
+    """The revision of the snapshot has no change here, but its stamp is known."""
+    source = await other_history(make_nameserver, "source", 10)
+    there = await other_history(make_nameserver, "there", 10)
+    here = make_nameserver(source.config)
+    await send(source, here)
+    at, stamps = source.machine.revision, (stamp_of(source), stamp_of(there))
+    assert stamp_of(here) == stamps[0] != stamps[1]
+    for more in range(2):
+        own, other = [await first_of(here, at, stamp) for stamp in stamps]
+        assert (own.diverged, own.snapshot) == (False, False)
+        assert (other.diverged, other.snapshot) == (True, True)
+        await here.metadata.create_topic(meta_pb2.Topic(name=f"more{more}"))
+    if restarted:
+        # Nothing tells the stamp any more: either watcher gets all rows.
+        here = here.restarted()
+        responses = [await first_of(here, at, stamp) for stamp in stamps]
+        assert [response.snapshot for response in responses] == [True, True]
+
+
+async def test_a_watcher_that_came_while_rows_were_replaced_is_compared(
+    make_nameserver: MakeNameserver,
+) -> None:
+    """Its revision was dropped with the others when it came, and is here again."""
+    source = await other_history(make_nameserver, "source", 10)
+    there = await other_history(make_nameserver, "there", 10)
+    here = make_nameserver(source.config)
+    await send(source, here, parts=2)
+    stream = here.metadata.watch(there.machine.revision, stamp_of(there))
+    waiting = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await send(source, here)
+    response = await waiting
+    assert (response.diverged, response.snapshot) == (True, True)
+    await _close(stream)
 
 
 async def test_a_new_watcher_gets_a_snapshot_then_deltas(nameserver: Nameserver) -> None:
@@ -178,7 +262,8 @@ async def test_a_hole_in_the_kept_revisions_is_bridged_by_a_snapshot(
         await nameserver.metadata.create_topic(meta_pb2.Topic(name=f"after-{number}"))
     kept = [revision_of(key) for key, _ in nameserver.store.scan(*changes)]
     newest = nameserver.machine.revision
-    assert kept == list(range(newest - 4, newest + 1))
+    # A watcher may be five behind; the stamp of its own revision is compared.
+    assert kept == list(range(newest - 5, newest + 1))
 
     # An older version left the rows behind.
     nameserver.store.write(old)

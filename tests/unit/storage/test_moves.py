@@ -18,6 +18,7 @@ from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
 from strata_state.ports import StateError
 from strata_storage.cluster.queue_moves import QueueMoveOptions, QueueMoves
+from strata_storage.cluster.slot_moves import SlotMoveOptions, SlotMoves
 from strata_storage.group.engine import GroupEngine
 from tests.unit.storage.pending_entries import GROUP, START_MS, TOPIC_ID, Log, machine_of
 
@@ -167,6 +168,51 @@ def test_a_queue_that_is_sealed_is_opened_elsewhere(moved: Moved) -> None:
     moved.seal(queue)
     moved.view.asked.clear()
     assert (moved.begun(), moved.asked) == ([], {queue})
+
+
+def test_moves_that_fail_starve_no_other() -> None:
+    """As many as there is room for are refused each time: the others have their turn."""
+    moved = Moved()
+    assert moved.begun() == []
+    wanted = range(MANY, MANY + 20)
+    moved.view.write(*wanted, epochs=[0], moving_to=DESTINATION)
+    moved.moves._options = QueueMoveOptions(max_moves_in_flight=8)
+    turns = [moved.begun() for _ in range(5)]
+    assert turns[0] == list(range(MANY, MANY + 8))
+    assert turns[1] == list(range(MANY + 8, MANY + 16))
+    assert sorted(each for turn in turns for each in turn) == sorted([*wanted, *wanted])
+
+
+def test_slots_that_fail_starve_no_other() -> None:
+    """Four raft groups whose steps fail take all the room there is; a fifth has its turn."""
+    view, tasks = ClusterView(), FakeTasks()
+    engines = [
+        cast(
+            GroupEngine,
+            SimpleNamespace(raft_group=number, leader=SimpleNamespace(ready=True, term=1)),
+        )
+        for number in range(1, 7)
+    ]
+    unused = cast(Any, None)
+    moves = SlotMoves(
+        SimpleNamespace(engines=lambda: engines),
+        view,
+        unused,
+        tasks=cast(Tasks, tasks),
+        options=SlotMoveOptions(max_in_flight=4),
+        metrics=Metrics.disabled(),
+    )
+    turns = []
+    for _ in range(3):
+        moves.reconcile()
+        turns.append(tasks.begun)
+        tasks.begun = []
+        moves._running.clear()
+    assert turns == [
+        ["slots-1", "slots-2", "slots-3", "slots-4"],
+        ["slots-5", "slots-6", "slots-1", "slots-2"],
+        ["slots-3", "slots-4", "slots-5", "slots-6"],
+    ]
 
 
 def test_moves_are_judged_anew_after_a_start(moved: Moved) -> None:

@@ -19,8 +19,8 @@ class LiteSection(Section):
     max_lookups: int = Field(
         default=1_024,
         ge=1,
-        description="Most sends and subscriptions that wait for numbers of lite topics; further "
-        "ones are refused with TOO_MANY_REQUESTS.",
+        description="Most sends and subscriptions that wait for numbers of lite topics, three "
+        "quarters of them for one raft group; further ones are refused with TOO_MANY_REQUESTS.",
     )
     max_subscriptions: int = Field(
         default=1_000_000,

@@ -110,6 +110,23 @@ class RemotingSection(Section):
         ge=1,
         description="Most requests of all connections; further requests get SYSTEM_BUSY.",
     )
+    max_request_bytes: int = Field(
+        default=256 * 1024 * 1024,
+        ge=65_536,
+        description="Most bytes of requests of all connections that are carried out; further "
+        "requests get SYSTEM_BUSY.",
+    )
+    max_request_bytes_per_client: int = Field(
+        default=64 * 1024 * 1024,
+        ge=65_536,
+        description="The same for one client, and for one connection; it may have one larger "
+        "request at a time.",
+    )
+    max_request_bytes_per_address: int = Field(
+        default=192 * 1024 * 1024,
+        ge=65_536,
+        description="The same for the clients of one address.",
+    )
     max_unread_ms: int = Field(
         default=30_000,
         ge=1,
@@ -135,12 +152,28 @@ class RemotingSection(Section):
         default=32 * 1024 * 1024,
         ge=1_024,
         description="Most bytes of message bodies that are being inflated at the same time; "
-        "further sends get SYSTEM_BUSY.",
+        "further ones wait, and their clients take turns.",
     )
     max_groups_per_client: int = Field(
         default=64,
         ge=1,
         description="Most producer and consumer groups of one client; further ones are refused.",
+    )
+    max_subscription_bytes: int = Field(
+        default=256 * 1024 * 1024,
+        ge=65_536,
+        description="Most bytes of subscriptions of consumers that are connected; a heartbeat with "
+        "further ones gets SYSTEM_BUSY.",
+    )
+    max_subscription_bytes_per_client: int = Field(
+        default=16 * 1024 * 1024,
+        ge=65_536,
+        description="The same for one client, and for one connection.",
+    )
+    max_subscription_bytes_per_address: int = Field(
+        default=192 * 1024 * 1024,
+        ge=65_536,
+        description="The same for the clients of one address.",
     )
     max_transaction_groups: int = Field(
         default=10_000,
@@ -207,6 +240,15 @@ class RemotingSection(Section):
         ge=1,
         description="Most replies of consumers under way, those of other brokers too; further "
         "replies get SYSTEM_BUSY.",
+    )
+    max_replies_per_client: int = Field(
+        default=2_500,
+        ge=1,
+        description="The same for the replies of one consumer and of one connection, and for those "
+        "to one client.",
+    )
+    max_replies_per_address: int = Field(
+        default=7_500, ge=1, description="The same for the consumers of one address."
     )
     max_reply_bytes: int = Field(
         default=256 * 1024 * 1024,

@@ -69,3 +69,9 @@ class KvSection(Section):
         default=750, ge=1, description="The same for one client address."
     )
     max_exports: int = Field(default=4, ge=1, description="Most concurrent exports.")
+    max_exports_per_client: int = Field(
+        default=2, ge=1, description="Most exports under way of one client and of one connection."
+    )
+    max_exports_per_address: int = Field(
+        default=3, ge=1, description="The same for one client address."
+    )

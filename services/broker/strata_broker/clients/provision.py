@@ -6,15 +6,17 @@ Invariant: there is one creation per name at a time; all callers that need the n
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import AngeliaError
 from strata_broker.base import errors
 from strata_broker.base.audit import AuditTrail, FirstUse
-from strata_broker.base.config import MetadataSection
 from strata_broker.base.failures import contained
-from strata_broker.metadata.auto_groups import AutoGroups
+from strata_broker.base.metadata_config import MetadataSection
+from strata_broker.base.shares import Owner
+from strata_broker.metadata.first_uses import FirstUses
 from strata_broker.metadata.metadata import MetadataView, Name, TopicRow
 from strata_broker.metadata.quotas import CONSUMER_GROUPS, TOPICS, Quotas
 from strata_metadata.client import MetadataClient
@@ -30,7 +32,6 @@ from strata_mq.requests import (
     check_topic,
     is_own_consumer_group,
 )
-from strata_runtime.clock import Clock
 from strata_runtime.tasks import RequestTasks
 from strata_runtime.timeouts import Timeout
 
@@ -50,9 +51,9 @@ class Provisioner:
         client: MetadataClient,
         quotas: Quotas,
         *,
+        first_uses: FirstUses,
         config: MetadataSection,
         requests: RequestTasks,
-        clock: Clock,
         audit: AuditTrail,
     ) -> None:
         self.view = view
@@ -61,7 +62,7 @@ class Provisioner:
         self._quotas = quotas
         self._config = config
         self._requests = requests
-        self._auto_groups = AutoGroups(view, config, clock)
+        self._first_uses = first_uses
         self._creating: dict[tuple[str, Name], asyncio.Task[RequestError | None]] = {}
 
     def topic(self, namespace: str, name: str) -> TopicRow:
@@ -118,8 +119,6 @@ class Provisioner:
         check_new_consumer_group(name)
         if not self._config.auto_create_group:
             raise consumer_group_not_found(name)
-        check_namespace(namespace)
-        self._auto_groups.admit(namespace)
         return await self._created_group(namespace, name, use)
 
     async def system_group(self, namespace: str, name: str) -> meta_pb2.ConsumerGroup:
@@ -133,10 +132,10 @@ class Provisioner:
         group = self.view.consumer_group(namespace, name)
         if group is not None:
             return group
-        return await self._created_group(namespace, name, FirstUse())
+        return await self._created_group(namespace, name, None)
 
     async def _created_group(
-        self, namespace: str, name: str, use: FirstUse
+        self, namespace: str, name: str, use: FirstUse | None
     ) -> meta_pb2.ConsumerGroup:
         await self._create_once("consumer group", (namespace, name), use)
         group = self.view.consumer_group(namespace, name)
@@ -144,23 +143,39 @@ class Provisioner:
             raise consumer_group_not_found(name)
         return group
 
-    async def _create_once(self, kind: str, name: Name, use: FirstUse) -> None:
-        """Create, or wait for the creation of this name that runs already."""
+    async def _create_once(self, kind: str, name: Name, use: FirstUse | None) -> None:
+        """Create, or wait for the creation of this name that runs already; None: the broker's own.
+
+        A call that finds none is charged for it, those that wait for it are not.
+        """
         check_namespace(name[0])
         task = self._creating.get((kind, name))
         if task is None:
-            if len(self._creating) >= self._config.max_creations_in_flight:
-                raise RequestError(
-                    Code.TOO_MANY_REQUESTS,
-                    f"too many {kind}s are being created (metadata.max_creations_in_flight)",
-                )
-            task = self._requests.spawn(f"create {kind}", self._create(kind, name, use))
+            sharers = self._admit(kind, name[0], use)
+            work = self._create(kind, name, use or FirstUse())
+            try:
+                task = self._requests.spawn(f"create {kind}", work)
+            except BaseException:
+                self._first_uses.end(sharers)
+                raise
             self._creating[kind, name] = task
-            task.add_done_callback(lambda _: self._creating.pop((kind, name), None))
+
+            def ended(_: object) -> None:
+                self._creating.pop((kind, name), None)
+                self._first_uses.end(sharers)
+
+            task.add_done_callback(ended)
         # A waiter that leaves must not end the creation for other waiters.
         failure = await asyncio.shield(task)
         if failure is not None:
             raise failure
+
+    def _admit(self, kind: str, namespace: str, use: FirstUse | None) -> Sequence[Owner]:
+        if use is None:
+            return self._first_uses.begin_own(f"{kind}s")
+        if kind != "topic":
+            self._first_uses.check_consumer_groups(namespace)
+        return self._first_uses.begin(f"{kind}s", namespace, use)
 
     async def _create(self, kind: str, name: Name, use: FirstUse) -> RequestError | None:
         """Create and wait until the view shows it; return the error, if any."""

@@ -21,6 +21,7 @@ from strata.broker.v1 import peer_pb2
 from strata_broker.base import errors
 from strata_broker.base.metrics import METRICS
 from strata_broker.base.remoting_config import RemotingSection
+from strata_broker.base.shares import OwnerShares
 from strata_broker.clients.client_commands import not_connected
 from strata_broker.clients.peers import ReplyPlace, require_ok
 from strata_mq.requests import Code, RequestError
@@ -81,6 +82,9 @@ class Replies:
         self._places: OrderedDict[str, ReplyPlace] = OrderedDict()
         metrics.declare(METRICS)
         self._limit = Limit("remoting replies", config.max_replies, "replies", metrics=metrics)
+        self._shares = OwnerShares(
+            "remoting replies to clients", {"client": config.max_replies_per_client}, metrics
+        )
         self._bytes = Limit("remoting replies", config.max_reply_bytes, "bytes", metrics=metrics)
         self._counted = metrics.counter("strata_broker_remoting_replies_total")
         metrics.gauge("strata_broker_remoting_reply_places", lambda: len(self._places))
@@ -132,7 +136,19 @@ class Replies:
         Raises:
             RequestError: TOO_MANY_REQUESTS.
         """
-        size_bytes = request.ByteSize()
+        size_bytes, client = request.ByteSize(), (("client", request.client_id),)
+        if not self._shares.try_take(client):
+            raise errors.too_many_requests(
+                "too many replies to this client are under way (remoting.max_replies_per_client)"
+            )
+        try:
+            with self._in_all(size_bytes):
+                yield
+        finally:
+            self._shares.give_back(client)
+
+    @contextmanager
+    def _in_all(self, size_bytes: int) -> Iterator[None]:
         if not self._limit.try_take():
             raise errors.too_many_requests("too many replies are under way (remoting.max_replies)")
         try:

@@ -61,7 +61,7 @@ class MetadataTables(PlacementTables):
         # topic id -> queue -> where it is, for queues that are not where their slot is
         self._overrides: dict[int, dict[int, meta_pb2.QueueOverride]] = {}
         # (topic id, queue) -> (raft group of the epoch before, last epoch), told by storage before
-        # the metadata told it
+        # the metadata told it; of topics that are there
         self._learned: dict[tuple[int, int], tuple[int, meta_pb2.Epoch]] = {}
         self.new_consumer_groups: set[Name] = set()
         self.slot_revisions = [0] * SLOT_COUNT
@@ -110,8 +110,10 @@ class MetadataTables(PlacementTables):
             epoch: its last one.
 
         Returns:
-            Whether it was news.
+            Whether it was news; never of a topic that is gone, whose queues nobody asks for.
         """
+        if not self.topics.has_id(topic_id):
+            return False
         known = self.overrides(topic_id).get(queue)
         if known is not None and known.epochs[-1].epoch >= epoch.epoch:
             return False
@@ -130,8 +132,7 @@ class MetadataTables(PlacementTables):
     def replaces(self, others: MetadataTables) -> None:
         """Replace other tables; take over the epochs that they learned beyond the metadata."""
         for (topic_id, queue), (ended_in, epoch) in others._learned.items():
-            if self.topics.has_id(topic_id):
-                self.learn(topic_id, queue, ended_in, epoch)
+            self.learn(topic_id, queue, ended_in, epoch)
         self.new_consumer_groups.update(others.consumer_groups)
         self.new_quotas = True
         self.access.replaces(others.access)
@@ -169,6 +170,8 @@ class MetadataTables(PlacementTables):
         if old is not None:
             self.rehashing.pop(old.topic_id, None)
             self._count_topic(old, -1)
+            if not self.topics.has_id(old.topic_id):
+                self._forget_learned(old.topic_id)
         if deleted:
             return
         if old is not None and old.topic_id == topic.topic_id:
@@ -222,6 +225,15 @@ class MetadataTables(PlacementTables):
         if not of_topic:
             del self._overrides[override.topic_id]
         self.new_placement = True
+
+    def _forget_learned(self, topic_id: int) -> None:
+        """Forget what only storage told of a topic that is gone; its rows are deleted by others."""
+        of_topic = self._overrides.get(topic_id, {})
+        for queue in [*of_topic]:
+            if self._learned.pop((topic_id, queue), None) is not None:
+                del of_topic[queue]
+        if not of_topic:
+            self._overrides.pop(topic_id, None)
 
     def _note_move(
         self,

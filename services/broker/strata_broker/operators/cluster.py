@@ -17,7 +17,7 @@ from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import AngeliaError
 from strata_broker.base import errors
-from strata_broker.base.config import MetadataSection
+from strata_broker.base.metadata_config import MetadataSection
 from strata_broker.clients.provision import topic_not_found
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.storage_client.cluster_watch import ClusterWatch

@@ -13,7 +13,7 @@ import asyncio
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import AngeliaError
-from strata_broker.base.config import MetadataSection
+from strata_broker.base.metadata_config import MetadataSection
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.storage_client.storage_client import StorageClient
 from strata_metadata.client import MetadataClient

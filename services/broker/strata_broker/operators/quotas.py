@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from strata.meta.v1 import meta_pb2
-from strata_broker.base.config import MetadataSection
+from strata_broker.base.metadata_config import MetadataSection
 from strata_broker.clients.provision import topic_not_found
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.metadata.quotas import LimitInForce, Quotas

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import AngeliaError
-from strata_broker.base.config import MetadataSection
+from strata_broker.base.metadata_config import MetadataSection
 from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.operators.topic_consumers import TopicConsumers
 from strata_broker.receives.receive import topic_ref

@@ -13,8 +13,8 @@ from google.protobuf.message import Message
 
 from strata.admin.v1 import admin_pb2
 from strata.storage.v1 import tier_pb2
-from strata_broker.base.config import MetadataSection
 from strata_broker.base.errors import MalformedError
+from strata_broker.base.metadata_config import MetadataSection
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.requests import Code, RequestError

@@ -14,6 +14,7 @@ from strata.admin.v1 import admin_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.clients.provision import topic_not_found
 from strata_broker.metadata.metadata import MetadataView
+from strata_broker.sends.gathered_ends import EndedAt
 from strata_broker.sends.transactions import Transactions, read_transaction_id
 from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.layout import unpack_message_id
@@ -107,9 +108,7 @@ class TransactionOperations:
                 return transaction
         raise _not_waiting()
 
-    async def end(
-        self, request: admin_pb2.EndTransactionRequest
-    ) -> storage_pb2.EndTransactionResponse:
+    async def end(self, request: admin_pb2.EndTransactionRequest) -> EndedAt:
         """Commit or roll back; a repeat is fine.
 
         Raises:

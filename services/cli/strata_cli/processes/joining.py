@@ -142,6 +142,8 @@ async def ask_all(
             )
             if answer.cluster_id:
                 answers[endpoint] = answer
+            elif failures is not None:
+                failures[endpoint] = answer.status.reason
         except AngeliaError as error:
             if failures is not None:
                 failures[endpoint] = error.reason

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from strata_metadata.options import WatchOptions
 from strata_nameserver.policies.detector import DetectorOptions
-from strata_nameserver.policies.replicas import PlacementRules
+from strata_nameserver.policies.facts import PlacementRules
 from strata_nameserver.policies.slots import SlotRules
 from strata_nameserver.policies.slowness import SlownessOptions
 from strata_runtime.config import Section
@@ -145,8 +145,8 @@ class NameserverConfig(Section):
         default=1_200,
         ge=100,
         description="Time without heartbeats after which a node is DOWN and leaves every "
-        "route. A storage node is DOWN only if most storage nodes do not hear it "
-        "either.",
+        "route. A storage node is DOWN only if most storage nodes that share raft "
+        "groups with it do not hear it either.",
     )
     judge_interval_ms: int = Field(
         default=100, ge=10, description="Time between two checks for silent nodes."
@@ -180,7 +180,9 @@ class NameserverConfig(Section):
     replica_repair_delay_ms: int = Field(
         default=_PLACEMENT.repair_delay_ms,
         ge=0,
-        description="Time that a node is DOWN until its replicas are rebuilt on other nodes.",
+        description="Time that a node is DOWN until its replicas are rebuilt on other nodes. "
+        "Times DOWN add up until a process of the node was UP for so long without a break. "
+        "After a rebuild the node gets replicas again once it was.",
     )
     broker_forget_delay_ms: int = Field(
         default=3_600_000, ge=0, description="Time that a broker is DOWN until it is forgotten."

@@ -9,7 +9,7 @@ time or again, or is taken back into service.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
@@ -31,14 +31,23 @@ _KINDS = (
 )
 
 
-def register_node(draft: Draft, wanted: meta_pb2.Node, config: NameserverConfig) -> None:
+def register_node(
+    draft: Draft, wanted: meta_pb2.Node, config: NameserverConfig, *, is_heard: bool = False
+) -> None:
     """Write the node's row; make the first raft groups when enough storage nodes are there.
 
     A node that is known, tells nothing new and completes nothing leaves the draft empty. Draining
     outlives a restart of the node; its state is UP.
 
+    Args:
+        draft: the change.
+        wanted: the node as it says it is.
+        config: limits.
+        is_heard: the process in the row is alive. One that started earlier does not replace it: its
+            request comes late, or two processes share a node id.
+
     Raises:
-        MetaRefused: INVALID or LIMIT_REACHED.
+        MetaRefused: INVALID or LIMIT_REACHED; CONFLICT: a later process is heard.
     """
     _check(wanted)
     node = meta_pb2.Node(
@@ -75,8 +84,15 @@ def register_node(draft: Draft, wanted: meta_pb2.Node, config: NameserverConfig)
             f"node {node.node_id} is registered as {meta_pb2.NodeKind.Name(known.kind)}, "
             f"not {meta_pb2.NodeKind.Name(node.kind)}"
         )
+    if is_heard and known.boot_id != node.boot_id and _is_later(known, node):
+        raise MetaRefused(
+            meta_pb2.META_OUTCOME_CONFLICT,
+            f"another process is heard that registered as node {node.node_id} and started later: "
+            "if both run, they share a data folder or a copy of one, and one must be stopped",
+        )
     node.registered_at_ms = known.registered_at_ms
     node.draining = known.draining
+    node.down_ms = known.down_ms
     if known.state == node.state:
         node.state_since_ms = known.state_since_ms
     node.revision = known.revision
@@ -94,6 +110,17 @@ def change_states(draft: Draft, transitions: Sequence[Transition]) -> None:
         node = _copy(known)
         node.state = transition.state
         node.state_since_ms = draft.now_ms
+        draft.put(node)
+
+
+def keep_down_times(draft: Draft, down_ms: Mapping[str, int]) -> None:
+    """Write how long nodes were DOWN since they were last steadily UP, all in one change."""
+    for node_id, value_ms in down_ms.items():
+        known = draft.topology.nodes.get(node_id)
+        if known is None or known.down_ms == value_ms:
+            continue
+        node = _copy(known)
+        node.down_ms = value_ms
         draft.put(node)
 
 
@@ -149,6 +176,17 @@ def remove_node(draft: Draft, node_id: str, *, force: bool) -> meta_pb2.Node:
     draft.counters.node_count -= 1
     draft.delete(node)
     return node
+
+
+def _is_later(known: meta_pb2.Node, wanted: meta_pb2.Node) -> bool:
+    """Tell whether a process of a node started after another one of it, as far as they say.
+
+    Between two that do not say, one and the same counts as the later one each time: else they would
+    replace each other without end.
+    """
+    if bool(known.started_at_ms) != bool(wanted.started_at_ms):
+        return False
+    return (known.started_at_ms, known.boot_id) > (wanted.started_at_ms, wanted.boot_id)
 
 
 def _complete(draft: Draft, node: meta_pb2.Node, config: NameserverConfig) -> None:

@@ -17,14 +17,9 @@ from strata_metadata.view import NO_RAFT_GROUP
 from strata_mq.slots import slot_runs, striped_slots
 from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.base.errors import invalid
+from strata_nameserver.policies.facts import GroupFacts, NodeFacts
 from strata_nameserver.policies.leaders import PreferLeader
-from strata_nameserver.policies.replicas import (
-    ChangeReplica,
-    GroupFacts,
-    NodeFacts,
-    layout_of_new,
-    machine_count,
-)
+from strata_nameserver.policies.replicas import ChangeReplica, layout_of_new, machine_count
 from strata_nameserver.state.draft import Draft
 from strata_nameserver.state.topology import Topology
 
@@ -87,7 +82,11 @@ def missing_raft_groups(
     """
     rules = config.placement_rules()
     steady = [
-        node for node in nodes if node.can_take and node.state_ms >= rules.leader_balance_delay_ms
+        node
+        for node in nodes
+        if node.can_take
+        and node.state_ms >= rules.leader_balance_delay_ms
+        and node.is_steady(rules)
     ]
     count = config.raft_groups_per_storage_node * len(steady) - len(groups)
     if not groups or count <= 0 or machine_count(steady) < rules.replication_factor:

@@ -9,12 +9,12 @@ holds what `_led` holds.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from strata.meta.v1 import meta_pb2
 from strata_nameserver.drafts.raft_groups import is_news, is_settled
-from strata_nameserver.policies.replicas import GroupFacts, NodeFacts, ReplicaFacts
+from strata_nameserver.policies.facts import GroupFacts, NodeFacts, ReplicaFacts
 from strata_nameserver.state.topology import Topology
 
 
@@ -156,7 +156,7 @@ def node_facts(
     slow: Collection[str],
     clocks_off: Collection[str],
     now_ms: int,
-    leading_ms: int,
+    down_ms: Callable[[str], int],
 ) -> list[NodeFacts]:
     """Return what placement must know of storage nodes.
 
@@ -167,21 +167,16 @@ def node_facts(
         slow: those that append slowly.
         clocks_off: those whose clock is off, or was lately.
         now_ms: wall time.
-        leading_ms: how long this nameserver leads. No node counts as DOWN for longer: before, there
-            may have been no nameserver that could have heard it.
+        down_ms: gives how long a node was DOWN since it was last steadily UP.
     """
-
-    def state_ms(node: meta_pb2.Node) -> int:
-        age_ms = max(0, now_ms - node.state_since_ms)
-        return min(age_ms, leading_ms) if node.state == meta_pb2.NODE_STATE_DOWN else age_ms
-
     return [
         NodeFacts(
             node.node_id,
             node.rack,
             node.machine,
             state=node.state,
-            state_ms=state_ms(node),
+            state_ms=max(0, now_ms - node.state_since_ms),
+            down_ms=down_ms(node.node_id),
             draining=node.draining,
             load_bytes=load_bytes.get(node.node_id, 0.0),
             is_slow=node.node_id in slow,

@@ -18,7 +18,7 @@ from strata_mq.slots import SLOT_COUNT, slot_runs
 from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.base.errors import invalid
 from strata_nameserver.drafts.queue_moves import keep_queue
-from strata_nameserver.policies.slots import MoveSlots
+from strata_nameserver.policies.slots import MoveSlots, count_under_way
 from strata_nameserver.state.draft import Draft
 
 
@@ -57,7 +57,7 @@ def move_slots(
 ) -> Moving:
     """Begin to move a run of slots, as far as the limit on moves allows.
 
-    To be asked again until none is left.
+    To be asked again until none is left. Moves that wait for a leader do not count.
 
     Args:
         draft: the change.
@@ -94,7 +94,8 @@ def move_slots(
         for source, slots in sorted(by_source.items())
         if source not in topology.slot_moves
     ]
-    room = config.max_slot_moves_in_flight - len(topology.slot_moves)
+    under_way = count_under_way(topology.slot_moves.values(), led)
+    room = config.max_slot_moves_in_flight - under_way
     steps = steps[: max(room, 0)]
     if steps:
         check_room_for_queues(draft, config)

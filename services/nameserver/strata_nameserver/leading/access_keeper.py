@@ -91,7 +91,13 @@ class AccessKeeper:
             ConfigError: they cannot be read.
         """
         files = self._files
-        if files is None or files.given is None or not files.is_wanted or self._admins():
+        if files is None or files.given is None or not files.is_wanted:
+            return
+        try:
+            if self._admins():
+                return
+        except MetaRefused:
+            # A snapshot was interrupted: another nameserver leads, and has the admin if one does.
             return
         if await asyncio.to_thread(read_keys, files.given) is None:
             raise ConfigError(f"{files.given}: there is no such file (first admin)")
@@ -184,7 +190,11 @@ class AccessKeeper:
                 await self._machine.leading.wait()
 
     def _admins(self) -> dict[str, meta_pb2.User]:
-        """Return the enabled admins of the applied rows, also where another nameserver leads."""
+        """Return the enabled admins of the applied rows, also where another nameserver leads.
+
+        Raises:
+            MetaRefused: UNAVAILABLE: a snapshot is replacing them, and some may be missing.
+        """
         rows = map(meta_pb2.User.FromString, self._machine.rows(*kind_range(MetadataRowKind.USER)))
         return {row.name: row for row in rows if row.admin and not row.disabled}
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from strata.meta.v1 import meta_pb2
@@ -22,9 +22,11 @@ from strata_nameserver.drafts.change import MakeChange
 from strata_nameserver.drafts.reports import Reports, node_facts
 from strata_nameserver.plans.service import Placement
 from strata_nameserver.policies.detector import FailureDetector, Transition
+from strata_nameserver.policies.down_times import DownTimes
+from strata_nameserver.policies.facts import NodeFacts
 from strata_nameserver.policies.leaders import plan_leaders
-from strata_nameserver.policies.replicas import NodeFacts, plan_replicas
-from strata_nameserver.policies.slots import MoveSlots, SlotFacts, plan_slots
+from strata_nameserver.policies.replicas import plan_replicas
+from strata_nameserver.policies.slots import MoveSlots, SlotFacts, count_under_way, plan_slots
 from strata_nameserver.policies.slowness import SlowNodes
 from strata_nameserver.state.draft import Draft
 from strata_nameserver.state.machine import MetadataMachine
@@ -83,6 +85,7 @@ class Controller:
         self._config = config
         self._rules = config.placement_rules()
         self._judges = config.failure_detection
+        self._down_times = DownTimes(config.replica_repair_delay_ms, clock)
         self._broker_forget_delay_ms = config.broker_forget_delay_ms
         self._placement_interval_s = config.placement_interval_ms / 1_000
         # With nobody to judge there is only placement to look at.
@@ -90,7 +93,6 @@ class Controller:
         self._interval_s = interval_ms / 1_000
         self._clock = clock
         self._term = 0
-        self._began_s = 0.0
         self._placed_at_s = 0.0
         self._reasons: dict[int, deque[str]] = {}
         self._transitions_total = metrics.counter("strata_metadata_transitions_total")
@@ -131,9 +133,10 @@ class Controller:
         topology = self._machine.speculative.topology
         transitions = self._detector.judge(topology.nodes, lag_s) if self._judges else []
         transitions = transitions[:_MAX_ROWS]
+        down_times = self._count_down_times(topology, transitions)
         news = self._reports.news(topology)[:_MAX_ROWS]
-        if transitions or news:
-            await self._write_down(transitions, news)
+        if transitions or down_times or news:
+            await self._write_down(transitions, down_times, news)
         now_s = self._clock.monotonic_s()
         if now_s - self._placed_at_s >= self._placement_interval_s:
             self._placed_at_s = now_s
@@ -151,18 +154,35 @@ class Controller:
     def _begin(self) -> None:
         self._term = self._machine.leading_term
         self._detector.reset(self._machine.speculative.topology.nodes)
+        self._down_times.reset()
         self._reports.reset()
         self._slow_nodes.reset()
         self._placement.reset()
         self._reasons.clear()
         # Nobody has reported yet, so there is nothing to place.
-        self._began_s = self._placed_at_s = self._clock.monotonic_s()
+        self._placed_at_s = self._clock.monotonic_s()
+
+    def _count_down_times(
+        self, topology: Topology, transitions: Sequence[Transition]
+    ) -> dict[str, int]:
+        """Return the times DOWN to write; a row that changes anyway waits for the next look."""
+        if not self._judges:
+            return {}
+        due = self._down_times.look(
+            topology.nodes_of(meta_pb2.NODE_KIND_STORAGE), self._detector.is_silent
+        )
+        changing = {transition.node_id for transition in transitions}
+        return dict([each for each in due.items() if each[0] not in changing][:_MAX_ROWS])
 
     async def _write_down(
-        self, transitions: Sequence[Transition], news: Sequence[meta_pb2.LedGroup]
+        self,
+        transitions: Sequence[Transition],
+        down_times: Mapping[str, int],
+        news: Sequence[meta_pb2.LedGroup],
     ) -> None:
         def decide(draft: Draft) -> None:
             nodes.change_states(draft, transitions)
+            nodes.keep_down_times(draft, down_times)
             raft_groups.take_reports(draft, news)
 
         for transition in transitions:
@@ -230,7 +250,7 @@ class Controller:
             self._slow_nodes.judge(),
             clocks_off,
             self._clock.wall_ms(),
-            leading_ms=round((self._clock.monotonic_s() - self._began_s) * 1_000),
+            self._down_times.down_ms,
         )
 
     def _plan_slots(self, topology: Topology) -> list[MoveSlots]:
@@ -261,4 +281,7 @@ class Controller:
         return sum(not raft_groups.is_settled(row) for row in topology.raft_groups.values())
 
     def _slot_moves_in_flight(self) -> float:
-        return len(self._machine.speculative.topology.slot_moves)
+        if not self._machine.leading.is_set():
+            return 0
+        moves = self._machine.speculative.topology.slot_moves
+        return count_under_way(moves.values(), self._reports.led())

@@ -32,6 +32,7 @@ from strata_nameserver.drafts import (
 )
 from strata_nameserver.drafts.reports import Reports
 from strata_nameserver.leading.access import Access, RandomBytes
+from strata_nameserver.leading.calls import AnsweredBefore, current_call
 from strata_nameserver.leading.controller import Controller, NodesSeen
 from strata_nameserver.leading.explain import explain_queue
 from strata_nameserver.plans.new_queues import Avoidance, steer
@@ -211,10 +212,17 @@ class Metadata:
         return await self.change(lambda draft: topics.confirm_rehashed(draft, request))
 
     async def register_node(self, node: meta_pb2.Node) -> list[meta_pb2.HostedReplica]:
-        """Take a node in and return the replicas it hosts."""
+        """Take a node in and return the replicas it hosts.
+
+        A late request of a process that is gone does not replace one that is heard. Where that
+        cannot be known it does, and the heartbeats of the other one bring its row back.
+        """
         known = self._machine.speculative.topology.nodes.get(node.node_id)
         is_new = known is None or known.boot_id != node.boot_id
-        await self.change(lambda draft: nodes.register_node(draft, node, self._config))
+        is_heard = self._detector.is_heard(node.node_id)
+        await self.change(
+            lambda draft: nodes.register_node(draft, node, self._config, is_heard=is_heard)
+        )
         self._detector.registered(node.node_id)
         if is_new:
             self._slow_nodes.forget(node.node_id)
@@ -229,15 +237,19 @@ class Metadata:
     def heartbeat(self, request: meta_pb2.HeartbeatRequest) -> bool:
         """Note that a node is alive; return whether its next heartbeat must be complete.
 
+        One of a process whose row another one has is not noted: `should_register`.
+
         Raises:
-            MetaRefused: NOT_LEADER; NOT_FOUND: this boot of the node has not registered.
+            MetaRefused: NOT_LEADER; NOT_FOUND: the node has not registered.
         """
         self._check_leader()
         node = self._machine.speculative.topology.nodes.get(request.node_id)
-        if node is None or node.boot_id != request.boot_id:
+        if node is None:
             raise MetaRefused(
                 meta_pb2.META_OUTCOME_NOT_FOUND, f"node {request.node_id} must register first"
             )
+        if node.boot_id != request.boot_id:
+            return True
         want_full = self._detector.heartbeat(request)
         if node.kind == meta_pb2.NODE_KIND_STORAGE:
             self._reports.take(request, self._clock.monotonic_s())
@@ -246,17 +258,18 @@ class Metadata:
                 self.placement.loads.measured(request.node_id, request.load)
         return want_full
 
-    def should_register(self, node_id: str, row_format: int) -> bool:
+    def should_register(self, heartbeat: meta_pb2.HeartbeatRequest) -> bool:
         """Whether a node should register again.
 
-        Its row says less than the node, as an older leader has written it; or the first raft
-        groups can be made, which registrations do.
+        Its row says less than the node, as an older leader has written it; or the row is that of
+        another process, perhaps of an earlier one whose request came late; or the first raft groups
+        can be made, which registrations do.
         """
         topology = self._machine.speculative.topology
-        node = topology.nodes.get(node_id)
+        node = topology.nodes.get(heartbeat.node_id)
         if node is None:
             return False
-        if node.row_format < row_format:
+        if node.row_format < heartbeat.row_format or node.boot_id != heartbeat.boot_id:
             return True
         is_storage = node.kind == meta_pb2.NODE_KIND_STORAGE
         return is_storage and raft_groups.lacks_first_raft_groups(topology, self._config)
@@ -358,10 +371,6 @@ class Metadata:
         """
         if self._replica.is_ready_leader():
             await self._barrier()
-        if self._hub.is_paused:
-            raise MetaRefused(
-                meta_pb2.META_OUTCOME_UNAVAILABLE, "this nameserver is taking in a snapshot"
-            )
         return await self._hub.snapshot()
 
     def watch(
@@ -383,11 +392,22 @@ class Metadata:
         self._check_leader()
         speculative = self._machine.speculative
         draft = Draft(speculative, self._clock.wall_ms())
+        call = current_call()
         try:
+            if call is not None:
+                call.check_in(draft)
             result = decide(draft)
+            if call is not None and draft.changes:
+                call.remember_in(draft, result)
             proposal = self._propose(draft) if draft.changes else None
         except MetaRefused:
             await self._settle()
+            raise
+        except AnsweredBefore as known:
+            await self._settle()
+            if known.revision > self._machine.revision:
+                # It was in flight, and is discarded.
+                raise self._not_leader() from None
             raise
         except DRIVER_ERRORS as error:
             raise refusal(error) from error
@@ -428,9 +448,13 @@ class Metadata:
 
     def _check_leader(self) -> None:
         if not self._replica.is_ready_leader():
-            raise MetaRefused(
-                meta_pb2.META_OUTCOME_NOT_LEADER, "this nameserver is not the ready leader"
-            )
+            raise self._not_leader()
+
+    @staticmethod
+    def _not_leader() -> MetaRefused:
+        return MetaRefused(
+            meta_pb2.META_OUTCOME_NOT_LEADER, "this nameserver is not the ready leader"
+        )
 
     async def _settle(self) -> None:
         """Wait until everything a decision was based on is applied.

@@ -2,8 +2,9 @@
 
 The goal is one voter per configured address: the replica that answers there. A nameserver with an
 emptied folder returns with a new replica id at its old address (rule 8): it joins as a learner, and
-replaces the old voter once it has caught up. A member whose address is in no configuration any more
-is removed once it is DOWN. `next_membership` chooses; `MemberKeeper` carries out the choice.
+replaces the old voter once it has caught up. Emptied again before that, it leaves a learner behind,
+which goes: its address is another one's. A member whose address is in no configuration any more is
+removed once it is DOWN. `next_membership` chooses; `MemberKeeper` carries out the choice.
 """
 
 from __future__ import annotations
@@ -67,7 +68,17 @@ def next_membership(
                 f"{replica_id} at {endpoint} has caught up",
             )
     for replica_id in sorted(voters | learners):
-        if replica_id in answering.values() or endpoints.get(replica_id) in configured:
+        if replica_id in answering.values():
+            continue
+        endpoint = endpoints.get(replica_id, "")
+        if replica_id in learners and endpoint in answering:
+            return MembershipStep(
+                voters,
+                learners - {replica_id},
+                f"{answering[endpoint]} answers at {endpoint} instead of {replica_id}",
+            )
+        # At an address of a voter another one may answer that has not caught up yet.
+        if endpoint in configured and answering.get(endpoint) not in voters:
             continue
         if replica_id in down and voters - {replica_id}:
             return MembershipStep(

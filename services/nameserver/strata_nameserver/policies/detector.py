@@ -4,7 +4,10 @@ Soft state of the metadata leader; only transitions become rows. Choosing is sep
 `judge` returns the transitions, the controller writes them.
 
 Rules: a silent node is SUSPECT, then DOWN. A storage node is DOWN only when most storage nodes
-that report do not hear it either: one that is cut off from the nameserver alone goes on serving.
+that tell of it do not hear it either: one that is cut off from the nameserver alone serves on. They
+tell of those with which they share raft groups; of one of which none tells no raft group is led by
+a node that reports, and its silence is enough. While no storage node reports, no further one is
+DOWN. Only a sign of life ends that: its own, or another node that hears it.
 Nobody is judged before a full timeout has passed since this nameserver became leader, or since
 its event loop stood still (what lies in the sockets comes first, rule 14).
 """
@@ -111,6 +114,11 @@ class FailureDetector:
         """Tell whether a node is silent long enough to be SUSPECT."""
         return self._silence_s(node_id) >= self._options.suspect_after_s
 
+    def is_heard(self, node_id: str) -> bool:
+        """Tell whether a node has spoken lately; that a new leader assumes it is not enough."""
+        heard = self._heard.get(node_id)
+        return heard is not None and heard.has_spoken and not self.is_silent(node_id)
+
     def load_bytes(self, node_id: str) -> float:
         """Return the bytes a storage node appends and serves between two heartbeats, on average."""
         heard = self._heard.get(node_id)
@@ -126,6 +134,8 @@ class FailureDetector:
         now_s = self._clock.monotonic_s()
         if lag_s > self._options.suspect_after_s / 2:
             self._quiet_until_s = now_s + self._options.down_after_s
+        for node_id in self._heard.keys() - nodes.keys():
+            del self._heard[node_id]
         reports = self._reports(nodes)
         transitions = (self._transition(node, reports) for node in nodes.values())
         return [
@@ -157,7 +167,9 @@ class FailureDetector:
             return Transition(node_id, state, text)
         if node.kind == meta_pb2.NODE_KIND_STORAGE and reports is not None:
             hears = [report[node_id] for report in reports if node_id in report]
-            if 2 * hears.count(False) <= len(hears):
+            is_heard = bool(hears) and 2 * hears.count(False) <= len(hears)
+            is_known_down = node.state == meta_pb2.NODE_STATE_DOWN
+            if is_heard or not (reports or is_known_down):
                 text = f"{text}, heard by {hears.count(True)} of {len(hears)} storage nodes"
                 return Transition(node_id, meta_pb2.NODE_STATE_SUSPECT, text)
         return Transition(node_id, meta_pb2.NODE_STATE_DOWN, text)

@@ -10,11 +10,11 @@ has been UP for `leader_balance_delay_ms`.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from strata_nameserver.policies.replicas import GroupFacts, NodeFacts, PlacementRules
+from strata_nameserver.policies.facts import GroupFacts, NodeFacts, PlacementRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,8 @@ class _LeaderBoard:
         }
         self._steps: dict[int, PreferLeader] = {}
         self._leads = {group.raft_group: self._leader_of(group) for group in self._groups.values()}
+        # How many raft groups each node leads, as `_leads` says.
+        self._counts = Counter(self._leads.values())
 
     def steps(self) -> list[PreferLeader]:
         """Return the wishes that differ from those written down."""
@@ -72,14 +74,13 @@ class _LeaderBoard:
             if why:
                 fit = [node_id for node_id in self._voters(group) if node_id in self._able]
                 if fit:
-                    counts = self._counts()
-                    best = min(fit, key=lambda node_id: (counts[node_id], node_id))
+                    best = min(fit, key=lambda node_id: (self._counts[node_id], node_id))
                     self._prefer(number, best, f"{leader} is {why}")
                     continue
             wish = group.preferred_node_id
             if wish and (wish not in group.node_ids or self._why_unfit(wish)):
                 self._prefer(number, "", f"{wish} cannot lead it")
-                self._leads[number] = group.leader_node_id
+                self._lead(number, group.leader_node_id)
 
     def balance(self) -> None:
         """Move leaders until no node leads two more than another that could have one of them."""
@@ -87,14 +88,20 @@ class _LeaderBoard:
             chain = self._chain()
             if not chain:
                 return
-            counts = self._counts()
             first, last = self._leads[chain[0][0]], chain[-1][1]
-            reason = f"{first} would lead {counts[first]} raft groups, {last} {counts[last]}"
+            reason = (
+                f"{first} would lead {self._counts[first]} raft groups, {last} {self._counts[last]}"
+            )
             for number, node_id in chain:
                 self._prefer(number, node_id, reason)
 
     def _prefer(self, raft_group: int, node_id: str, reason: str) -> None:
         self._steps[raft_group] = PreferLeader(raft_group, node_id, reason)
+        self._lead(raft_group, node_id)
+
+    def _lead(self, raft_group: int, node_id: str) -> None:
+        self._counts[self._leads[raft_group]] -= 1
+        self._counts[node_id] += 1
         self._leads[raft_group] = node_id
 
     def _leader_of(self, group: GroupFacts) -> str:
@@ -124,39 +131,46 @@ class _LeaderBoard:
             return "off the time of the others"
         return "slow" if node.is_slow else ""
 
-    def _counts(self) -> Mapping[str, int]:
-        counts = dict.fromkeys(self._nodes, 0)
-        for node_id in self._leads.values():
-            counts[node_id] = counts.get(node_id, 0) + 1
-        return counts
-
     def _chain(self) -> list[tuple[int, str]]:
         """Return moves (raft group, new leader) that take one leader off the fullest node.
 
         Breadth first over "a raft group led from here could be led from there": the shortest
-        chain to a node that leads at least two fewer.
+        chain to a node that leads at least two fewer. The work grows with the number of replicas:
+        what was reached from a fuller node is not walked again, since all that can be reached from
+        there was seen then, and led too many raft groups already.
         """
-        counts = self._counts()
+        passes_on = self._passes_on()
+        seen: set[str] = set()
+        for source in sorted(self._able, key=lambda node_id: (-self._counts[node_id], node_id)):
+            came_by: dict[str, tuple[int, str]] = {source: (0, "")}
+            queue = deque([source])
+            while queue:
+                node_id = queue.popleft()
+                if node_id in seen:
+                    continue
+                if self._counts[source] - self._counts[node_id] >= 2:
+                    return self._path(came_by, node_id)
+                for number, voter in passes_on.get(node_id, ()):
+                    if voter not in came_by:
+                        came_by[voter] = (number, node_id)
+                        queue.append(voter)
+            seen.update(came_by)
+        return []
+
+    def _passes_on(self) -> Mapping[str, list[tuple[int, str]]]:
+        """Return by node the raft groups that it leads, each with a node that could instead."""
         steady = {
             node_id
             for node_id in self._able
             if self._nodes[node_id].state_ms >= self._rules.leader_balance_delay_ms
         }
-        for source in sorted(self._able, key=lambda node_id: (-counts[node_id], node_id)):
-            came_by: dict[str, tuple[int, str]] = {source: (0, "")}
-            queue = deque([source])
-            while queue:
-                node_id = queue.popleft()
-                if counts[source] - counts[node_id] >= 2:
-                    return self._path(came_by, node_id)
-                for number, group in sorted(self._groups.items()):
-                    if self._leads[number] != node_id or not group.may_change:
-                        continue
-                    for voter in self._voters(group):
-                        if voter in steady and voter not in came_by:
-                            came_by[voter] = (number, node_id)
-                            queue.append(voter)
-        return []
+        passes_on: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
+        for number, group in sorted(self._groups.items()):
+            if group.may_change:
+                passes_on[self._leads[number]].extend(
+                    (number, voter) for voter in self._voters(group) if voter in steady
+                )
+        return passes_on
 
     def _path(self, came_by: Mapping[str, tuple[int, str]], target: str) -> list[tuple[int, str]]:
         path: list[tuple[int, str]] = []

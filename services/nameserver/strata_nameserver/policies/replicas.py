@@ -5,13 +5,14 @@ with current facts, its steps lead to a state in which it returns none.
 
 Rules, most important first:
 
-1. lost replicas are replaced: on nodes that were removed, or DOWN for too long, or damaged;
+1. lost replicas are replaced: on nodes that were removed, or are DOWN and were so for too long
+   since they were last steadily UP (`down_times`), or damaged;
 2. raft groups with too few replicas get one more;
 3. draining nodes lose their leaders, then their replicas;
 4. replicas of a raft group stand in different racks as far as there are racks, and those that
    share a machine part as soon as another machine can take one;
-5. nodes have equally many replicas, give or take one; a node whose disk is rather full gets none
-   for the sake of that;
+5. nodes have equally many replicas, give or take one; a node whose disk is rather full, or that
+   is not steadily UP again, gets none for the sake of that;
 6. nodes lead equally many raft groups, give or take one.
 
 Invariants: a raft group changes by one replica at a time, and by the next one only when its
@@ -21,125 +22,26 @@ one that has no leader and cannot elect one does not count, so that it stops no 
 A machine, and so a node, is never given two replicas of one raft group: with fewer machines than
 the replication factor a raft group has fewer replicas. A node whose disk is fuller than
 `full_above` is given a replica only where no other node of as good a rack can take it, and never
-for rule 5: a plan that takes replicas off a full disk counts on that (docs/placement.md). Leaders:
-see `leaders`.
+for rule 5: a plan that takes replicas off a full disk counts on that (docs/placement.md). A node
+that is UP again, but not steadily, is given one only where no other node can take it, and never for
+rules 4 and 5: it would be copied to and lost again and again. Leaders: see `leaders`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 from zlib import crc32
 
 from strata.meta.v1 import meta_pb2
-
-
-@dataclass(frozen=True, slots=True)
-class PlacementRules:
-    """Numbers that placement goes by.
-
-    Attributes:
-        replication_factor: voters of a raft group.
-        max_moves_in_flight: raft groups whose replicas change at the same time.
-        repair_delay_ms: a replica on a node that is DOWN for so long is lost.
-        leader_balance_delay_ms: a node must be UP for so long before leaders are moved to it.
-        full_above: share of a disk that is used, above which its node gets no replica for evenness.
-            It is as far below the share at which a plan takes replicas off a disk as the largest
-            replica should be.
-    """
-
-    replication_factor: int = 3
-    max_moves_in_flight: int = 2
-    repair_delay_ms: int = 600_000
-    leader_balance_delay_ms: int = 5_000
-    full_above: float = 0.7
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
-    """A storage node.
-
-    Attributes:
-        rack: failure domain; empty: its machine is one.
-        machine: what it shares with other nodes; empty: it is a machine of its own.
-        state_ms: how long it is in its state.
-        load_bytes: what it appends and serves; the less loaded of equal nodes is taken.
-        is_slow: its appends take much longer than those of others; it should not lead.
-        clock_is_off: it gives leaderships away itself (rule 4); it should not get any.
-        disk_used: share of the disk of its log that is used; 0: not known.
-    """
-
-    node_id: str
-    rack: str = ""
-    machine: str = ""
-    state: meta_pb2.NodeState.ValueType = meta_pb2.NODE_STATE_UP
-    state_ms: int = 0
-    draining: bool = False
-    load_bytes: float = 0.0
-    is_slow: bool = False
-    clock_is_off: bool = False
-    disk_used: float = 0.0
-
-    @property
-    def can_take(self) -> bool:
-        """Whether something may be placed there."""
-        return self.state == meta_pb2.NODE_STATE_UP and not self.draining
-
-    @property
-    def place(self) -> str:
-        """Name of the machine that it is on, for comparison with other nodes."""
-        return f"machine {self.machine}" if self.machine else f"node {self.node_id}"
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaFacts:
-    """A desired replica of a raft group.
-
-    Attributes:
-        is_voter: it votes in the raft group's configuration now.
-        is_caught_up: it has everything committed, as its leader says.
-        is_damaged: it takes no part any more (rule 8).
-        is_learner: it should only read.
-    """
-
-    replica_id: int
-    node_id: str
-    is_voter: bool = True
-    is_caught_up: bool = True
-    is_damaged: bool = False
-    is_learner: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class GroupFacts:
-    """A raft group.
-
-    Attributes:
-        is_settled: its configuration is the desired one, as its leader said last.
-        is_led: it has a leader.
-        leaving_node_ids: nodes that still have a replica which is to go.
-        leader_node_id: node that leads it; empty: not known.
-        preferred_node_id: node that should lead it; empty: any.
-    """
-
-    raft_group: int
-    replicas: tuple[ReplicaFacts, ...]
-    is_settled: bool = True
-    is_led: bool = True
-    leaving_node_ids: frozenset[str] = frozenset()
-    leader_node_id: str = ""
-    preferred_node_id: str = ""
-
-    @property
-    def node_ids(self) -> list[str]:
-        """Nodes of the desired replicas."""
-        return [replica.node_id for replica in self.replicas]
-
-    @property
-    def may_change(self) -> bool:
-        """Whether its replicas may begin to change: nothing is under way, and a leader does it."""
-        return self.is_settled and self.is_led
+from strata_nameserver.policies.facts import (
+    GroupFacts,
+    NodeFacts,
+    PlacementRules,
+    ReplicaFacts,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +138,10 @@ class _Board:
         """Return the raft groups that may be changed, by number."""
         return [group for _, group in sorted(self.groups.items()) if group.may_change]
 
+    def able(self) -> list[str]:
+        """Return the nodes on which something may be placed, sorted."""
+        return [node_id for node_id, node in sorted(self.nodes.items()) if node.can_take]
+
     def is_up(self, node_id: str) -> bool:
         """Tell whether a node is there and serves."""
         node = self.nodes.get(node_id)
@@ -286,9 +192,9 @@ class _Board:
     ) -> str | None:
         """Return the node for one more replica.
 
-        As far as there is such a node, it is of another rack, has room on its disk, is not slow,
-        and has few replicas and little load, in this order of weight. It is on a machine that has
-        none of the other replicas.
+        As far as there is such a node, it is steadily UP and of another rack, has room on its disk,
+        is not slow, and has few replicas and little load, in this order of weight. It is on a
+        machine that has none of the other replicas.
 
         Args:
             raft_group: spreads equal choices, so that neighbours get different nodes.
@@ -307,6 +213,7 @@ class _Board:
         best = min(
             candidates,
             key=lambda node: (
+                not node.is_steady(self.rules),
                 (node.rack or node.place) in racks,
                 self.is_full(node.node_id),
                 node.is_slow,
@@ -376,8 +283,8 @@ def _why_lost(board: _Board, replica: ReplicaFacts) -> str:
     if node.state == meta_pb2.NODE_STATE_DOWN:
         if node.draining:
             return "the node is DOWN and draining"
-        if node.state_ms >= board.rules.repair_delay_ms:
-            return f"the node is DOWN for {node.state_ms // 1000} s"
+        if node.down_ms >= board.rules.repair_delay_ms:
+            return f"the node was DOWN for {node.down_ms // 1000} s since it was steadily UP"
     return ""
 
 
@@ -417,15 +324,20 @@ def _empty_draining_nodes(board: _Board) -> None:
 
 def _spread_over_racks(board: _Board) -> None:
     """Rule 4."""
+    unsteady = {node.node_id for node in board.nodes.values() if not node.is_steady(board.rules)}
+    racks = {board.rack(node_id) for node_id in board.able() if node_id not in unsteady}
     for group in board.settled():
         if not board.has_budget():
             return
         conflicts = board.conflicts(group.node_ids)
-        for replica in group.replicas if any(conflicts) else ():
-            if not board.others_are_up(group, 0):
-                break
+        if not any(conflicts) or not board.others_are_up(group, 0):
+            continue
+        if not conflicts[0] and racks <= set(map(board.rack, group.node_ids)):
+            # Wherever a replica goes, as many share a rack: no node has to be looked at.
+            continue
+        for replica in group.replicas:
             staying = [other.node_id for other in group.replicas if other is not replica]
-            target = board.best_target(group.raft_group, staying, {replica.node_id})
+            target = board.best_target(group.raft_group, staying, {replica.node_id, *unsteady})
             if target is None or board.conflicts([*staying, target]) >= conflicts:
                 continue
             shared = (board.machine if conflicts[0] else board.rack)(replica.node_id)
@@ -440,17 +352,28 @@ def _level(board: _Board) -> None:
 
 
 def _level_once(board: _Board) -> bool:
-    able = [node_id for node_id, node in sorted(board.nodes.items()) if node.can_take]
+    able = board.able()
     sources = sorted(able, key=lambda node_id: -board.counts[node_id])
-    roomy = [node_id for node_id in able if not board.is_full(node_id)]
-    targets = sorted(roomy, key=lambda node_id: board.counts[node_id])
+    fit = [
+        node_id
+        for node_id in able
+        if board.nodes[node_id].is_steady(board.rules) and not board.is_full(node_id)
+    ]
+    targets = sorted(fit, key=lambda node_id: board.counts[node_id])
+    if not targets or board.counts[sources[0]] - board.counts[targets[0]] < 2:
+        return False
+    movable = _movable(board)
     for source in sources:
+        # By rack: most replicas that may not go to a rack may not go to any node of it.
+        by_rack: dict[str, list[_Movable]] = {}
         for target in targets:
             if board.counts[source] - board.counts[target] < 2:
                 break
-            for group in board.settled():
-                replica = next((r for r in group.replicas if r.node_id == source), None)
-                if replica is None or not _may_move(board, group, replica, target):
+            rack, machine = board.rack(target), board.machine(target)
+            if rack not in by_rack:
+                by_rack[rack] = [each for each in movable[source] if each.may_go_to(rack)]
+            for group, replica, machines, _, _ in by_rack[rack]:
+                if target in group.node_ids or machine in machines:
                     continue
                 reason = (
                     f"{source} has {board.counts[source]} replicas, "
@@ -461,13 +384,47 @@ def _level_once(board: _Board) -> bool:
     return False
 
 
-def _may_move(board: _Board, group: GroupFacts, replica: ReplicaFacts, target: str) -> bool:
-    if target in group.node_ids or not board.others_are_up(group, 0):
-        return False
-    staying = [other.node_id for other in group.replicas if other is not replica]
-    if board.machine(target) in map(board.machine, staying):
-        return False
-    return board.conflicts([*staying, target]) <= board.conflicts(group.node_ids)
+class _Movable(NamedTuple):
+    """A replica that may go elsewhere for evenness.
+
+    Attributes:
+        machines: of the replicas that stay.
+        racks: of the replicas that stay.
+        may_share_rack: the replicas would be spread no worse with the new one in one of `racks`.
+    """
+
+    group: GroupFacts
+    replica: ReplicaFacts
+    machines: frozenset[str]
+    racks: frozenset[str]
+    may_share_rack: bool
+
+    def may_go_to(self, rack: str) -> bool:
+        """Tell whether it may go to a rack, as far as racks are concerned."""
+        return self.may_share_rack or rack not in self.racks
+
+
+def _movable(board: _Board) -> Mapping[str, list[_Movable]]:
+    """Return by node what may leave it for another machine, by raft group."""
+    movable: defaultdict[str, list[_Movable]] = defaultdict(list)
+    for group in board.settled():
+        if not board.others_are_up(group, 0):
+            continue
+        limit = board.conflicts(group.node_ids)
+        for replica in group.replicas:
+            staying = [other.node_id for other in group.replicas if other is not replica]
+            # No more than with the replica: another rack or machine is always as good.
+            machines, racks = board.conflicts(staying)
+            movable[replica.node_id].append(
+                _Movable(
+                    group,
+                    replica,
+                    frozenset(map(board.machine, staying)),
+                    frozenset(map(board.rack, staying)),
+                    may_share_rack=(machines, racks + 1) <= limit,
+                )
+            )
+    return movable
 
 
 def _repeats(names: Iterable[str]) -> int:

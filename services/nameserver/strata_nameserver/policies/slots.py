@@ -10,7 +10,7 @@ count as one under way.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from strata.meta.v1 import meta_pb2
@@ -66,6 +66,11 @@ class SlotFacts:
         ]
 
 
+def count_under_way(moves: Iterable[meta_pb2.SlotMove], led: Collection[int]) -> int:
+    """Return how many moves can go on: both raft groups have a leader."""
+    return sum(move.from_raft_group in led and move.to_raft_group in led for move in moves)
+
+
 def plan_slots(facts: SlotFacts, rules: SlotRules) -> list[MoveSlots]:
     """Return the moves to begin now; at most one out of each raft group."""
     if not facts.led:
@@ -81,7 +86,7 @@ def plan_slots(facts: SlotFacts, rules: SlotRules) -> list[MoveSlots]:
     least = most if max(counts[number] for number in facts.led) > most else share
     led = set(facts.led)
     givers = led - {move.from_raft_group for move in facts.moves}
-    in_flight = sum(led >= {move.from_raft_group, move.to_raft_group} for move in facts.moves)
+    in_flight = count_under_way(facts.moves, led)
     steps: list[MoveSlots] = []
     while givers and in_flight + len(steps) < rules.max_moves_in_flight:
         giver = max(givers, key=lambda number: (counts[number], -number))

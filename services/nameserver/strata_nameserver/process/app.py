@@ -177,7 +177,11 @@ class NameserverApp:
         return self._running.machine.revision if self._running is not None else 0
 
     async def snapshot(self) -> tuple[int, list[meta_pb2.Change]]:
-        """Return the revision and all rows as they stand here; revision 0: it does not run."""
+        """Return the revision and all rows as they stand here; revision 0: it does not run.
+
+        Raises:
+            MetaRefused: see `WatchHub.snapshot`.
+        """
         return (0, []) if self._running is None else await self._running.hub.snapshot()
 
     @property

@@ -12,6 +12,8 @@ from strata_angelia.ports import FORBIDDEN, OVERLOADED, UNAVAILABLE, AngeliaErro
 from strata_metadata.errors import MetaRefused
 from strata_metadata.identity import KnownNode
 from strata_metadata.servicer import snapshot_response
+from strata_nameserver.drafts.topic_batches import Batch
+from strata_nameserver.leading.calls import once
 from strata_nameserver.leading.metadata import Metadata
 from strata_runtime.roles import PeerRole
 
@@ -30,9 +32,12 @@ Leader = tuple[str, str]
 class MetaServicer:
     """Serves `strata.meta.v1.MetaService` over Angelia.
 
+    A change that somebody wants is made once, however often its call comes (`calls.once`). Reports
+    of nodes tell what is so: the same report again changes nothing.
+
     Args:
         cluster: that this nameserver belongs to.
-        look_up_node: what the rows know of a node.
+        look_up_node: what the rows know of a node; MetaRefused: not all of them are here.
         answers: how a refusal is said.
     """
 
@@ -66,62 +71,82 @@ class MetaServicer:
         self, request: meta_pb2.CreateTopicRequest, context: CallContext
     ) -> meta_pb2.CreateTopicResponse:
         """Make a topic."""
-        topic = await self.metadata.create_topic(request.topic)
-        return meta_pb2.CreateTopicResponse(topic=topic)
+        return await once(
+            request,
+            self.metadata.create_topic(request.topic),
+            lambda topic: meta_pb2.CreateTopicResponse(topic=topic),
+        )
 
     async def create_topics(
         self, request: meta_pb2.CreateTopicsRequest, context: CallContext
     ) -> meta_pb2.CreateTopicsResponse:
         """Make topics by one raft entry."""
-        batch, revision = await self.metadata.create_topics(request.topics)
-        return meta_pb2.CreateTopicsResponse(
-            revision=revision,
-            created=batch.created,
-            existing=batch.existing,
-            failures=batch.failures,
+        return await once(
+            request, self.metadata.create_topics(request.topics), _answer_to_create_topics
         )
 
     async def update_topic(
         self, request: meta_pb2.UpdateTopicRequest, context: CallContext
     ) -> meta_pb2.UpdateTopicResponse:
         """Change a topic."""
-        topic = await self.metadata.update_topic(request.topic, request.update_mask)
-        return meta_pb2.UpdateTopicResponse(topic=topic)
+        return await once(
+            request,
+            self.metadata.update_topic(request.topic, request.update_mask),
+            lambda topic: meta_pb2.UpdateTopicResponse(topic=topic),
+        )
 
     async def delete_topic(
         self, request: meta_pb2.DeleteTopicRequest, context: CallContext
     ) -> meta_pb2.DeleteTopicResponse:
         """Delete a topic's row; brokers drop its data and confirm that."""
-        await self.metadata.delete_topic(request.namespace, request.name)
-        return meta_pb2.DeleteTopicResponse()
+        return await once(
+            request,
+            self.metadata.delete_topic(request.namespace, request.name),
+            lambda _: meta_pb2.DeleteTopicResponse(),
+        )
 
     async def create_consumer_group(
         self, request: meta_pb2.CreateConsumerGroupRequest, context: CallContext
     ) -> meta_pb2.CreateConsumerGroupResponse:
         """Make a consumer group with its dead-letter topic."""
-        consumer_group = await self.metadata.create_consumer_group(request.consumer_group)
-        return meta_pb2.CreateConsumerGroupResponse(consumer_group=consumer_group)
+        return await once(
+            request,
+            self.metadata.create_consumer_group(request.consumer_group),
+            lambda consumer_group: meta_pb2.CreateConsumerGroupResponse(
+                consumer_group=consumer_group
+            ),
+        )
 
     async def update_consumer_group(
         self, request: meta_pb2.UpdateConsumerGroupRequest, context: CallContext
     ) -> meta_pb2.UpdateConsumerGroupResponse:
         """Change a consumer group."""
-        consumer_group = await self.metadata.update_consumer_group(
-            request.consumer_group, request.update_mask
+        return await once(
+            request,
+            self.metadata.update_consumer_group(request.consumer_group, request.update_mask),
+            lambda consumer_group: meta_pb2.UpdateConsumerGroupResponse(
+                consumer_group=consumer_group
+            ),
         )
-        return meta_pb2.UpdateConsumerGroupResponse(consumer_group=consumer_group)
 
     async def delete_consumer_group(
         self, request: meta_pb2.DeleteConsumerGroupRequest, context: CallContext
     ) -> meta_pb2.DeleteConsumerGroupResponse:
         """Delete a consumer group with its dead-letter topic."""
-        await self.metadata.delete_consumer_group(request.namespace, request.name)
-        return meta_pb2.DeleteConsumerGroupResponse()
+        return await once(
+            request,
+            self.metadata.delete_consumer_group(request.namespace, request.name),
+            lambda _: meta_pb2.DeleteConsumerGroupResponse(),
+        )
 
     async def get_identity(
         self, request: meta_pb2.GetIdentityRequest, context: CallContext
     ) -> meta_pb2.GetIdentityResponse:
-        """Tell which cluster this is, and whether it knows who asks."""
+        """Tell which cluster this is, and whether it knows who asks.
+
+        Refused while rows are missing here: nothing may be done to a node's replicas on the word of
+        one that does not know it for that reason (rule 32).
+        """
         if not self._cluster.value:
             raise AngeliaError(UNAVAILABLE, _NOT_FORMED)
         node = self._look_up_node(request.node_id)
@@ -148,36 +173,51 @@ class MetaServicer:
         self, request: meta_pb2.DrainNodeRequest, context: CallContext
     ) -> meta_pb2.DrainNodeResponse:
         """Take a node out of service, or back into it."""
-        node = await self.metadata.drain_node(request.node_id, draining=request.draining)
-        return meta_pb2.DrainNodeResponse(node=node)
+        return await once(
+            request,
+            self.metadata.drain_node(request.node_id, draining=request.draining),
+            lambda node: meta_pb2.DrainNodeResponse(node=node),
+        )
 
     async def remove_node(
         self, request: meta_pb2.RemoveNodeRequest, context: CallContext
     ) -> meta_pb2.RemoveNodeResponse:
         """Forget a node."""
-        await self.metadata.remove_node(request.node_id, force=request.force)
-        return meta_pb2.RemoveNodeResponse()
+        return await once(
+            request,
+            self.metadata.remove_node(request.node_id, force=request.force),
+            lambda _: meta_pb2.RemoveNodeResponse(),
+        )
 
     async def change_replicas(
         self, request: meta_pb2.ChangeReplicasRequest, context: CallContext
     ) -> meta_pb2.ChangeReplicasResponse:
         """Change where the replicas of a raft group belong."""
-        raft_group = await self.metadata.change_replicas(request)
-        return meta_pb2.ChangeReplicasResponse(raft_group=raft_group)
+        return await once(
+            request,
+            self.metadata.change_replicas(request),
+            lambda raft_group: meta_pb2.ChangeReplicasResponse(raft_group=raft_group),
+        )
 
     async def prefer_leader(
         self, request: meta_pb2.PreferLeaderRequest, context: CallContext
     ) -> meta_pb2.PreferLeaderResponse:
         """Name the node that should lead a raft group."""
-        raft_group = await self.metadata.prefer_leader(request.raft_group, request.node_id)
-        return meta_pb2.PreferLeaderResponse(raft_group=raft_group)
+        return await once(
+            request,
+            self.metadata.prefer_leader(request.raft_group, request.node_id),
+            lambda raft_group: meta_pb2.PreferLeaderResponse(raft_group=raft_group),
+        )
 
     async def move_queue(
         self, request: meta_pb2.MoveQueueRequest, context: CallContext
     ) -> meta_pb2.MoveQueueResponse:
         """Wish a queue into another raft group."""
-        queue_override = await self.metadata.move_queue(request)
-        return meta_pb2.MoveQueueResponse(queue_override=queue_override)
+        return await once(
+            request,
+            self.metadata.move_queue(request),
+            lambda queue_override: meta_pb2.MoveQueueResponse(queue_override=queue_override),
+        )
 
     async def report_queue_moved(
         self, request: meta_pb2.ReportQueueMovedRequest, context: CallContext
@@ -204,50 +244,71 @@ class MetaServicer:
         self, request: meta_pb2.SetQuotaRequest, context: CallContext
     ) -> meta_pb2.SetQuotaResponse:
         """Set limits of a namespace or of a topic."""
-        quota = await self.metadata.set_quota(request.quota, request.update_mask)
-        return meta_pb2.SetQuotaResponse(quota=quota)
+        return await once(
+            request,
+            self.metadata.set_quota(request.quota, request.update_mask),
+            lambda quota: meta_pb2.SetQuotaResponse(quota=quota),
+        )
 
     async def create_user(
         self, request: meta_pb2.CreateUserRequest, context: CallContext
     ) -> meta_pb2.CreateUserResponse:
         """Make a user."""
-        user = await self.metadata.access.create_user(request.user)
-        return meta_pb2.CreateUserResponse(user=user)
+        return await once(
+            request,
+            self.metadata.access.create_user(request.user),
+            lambda user: meta_pb2.CreateUserResponse(user=user),
+        )
 
     async def update_user(
         self, request: meta_pb2.UpdateUserRequest, context: CallContext
     ) -> meta_pb2.UpdateUserResponse:
         """Change a user, or give it a new secret key."""
-        user = await self.metadata.access.update_user(request)
-        return meta_pb2.UpdateUserResponse(user=user)
+        return await once(
+            request,
+            self.metadata.access.update_user(request),
+            lambda user: meta_pb2.UpdateUserResponse(user=user),
+        )
 
     async def delete_user(
         self, request: meta_pb2.DeleteUserRequest, context: CallContext
     ) -> meta_pb2.DeleteUserResponse:
         """Delete a user with its policies."""
-        revision = await self.metadata.access.delete_user(request.name)
-        return meta_pb2.DeleteUserResponse(revision=revision)
+        return await once(
+            request,
+            self.metadata.access.delete_user(request.name),
+            lambda revision: meta_pb2.DeleteUserResponse(revision=revision),
+        )
 
     async def create_policy(
         self, request: meta_pb2.CreatePolicyRequest, context: CallContext
     ) -> meta_pb2.CreatePolicyResponse:
         """Make a policy."""
-        policy = await self.metadata.access.create_policy(request.policy)
-        return meta_pb2.CreatePolicyResponse(policy=policy)
+        return await once(
+            request,
+            self.metadata.access.create_policy(request.policy),
+            lambda policy: meta_pb2.CreatePolicyResponse(policy=policy),
+        )
 
     async def delete_policy(
         self, request: meta_pb2.DeletePolicyRequest, context: CallContext
     ) -> meta_pb2.DeletePolicyResponse:
         """Delete a policy."""
-        revision = await self.metadata.access.delete_policy(request.policy_id)
-        return meta_pb2.DeletePolicyResponse(revision=revision)
+        return await once(
+            request,
+            self.metadata.access.delete_policy(request.policy_id),
+            lambda revision: meta_pb2.DeletePolicyResponse(revision=revision),
+        )
 
     async def rotate_cluster_key(
         self, request: meta_pb2.RotateClusterKeyRequest, context: CallContext
     ) -> meta_pb2.RotateClusterKeyResponse:
         """Make a new cluster key."""
-        key = await self.metadata.access.rotate_cluster_key(request.newest_key_id)
-        return meta_pb2.RotateClusterKeyResponse(key_id=key.key_id, revision=key.revision)
+        return await once(
+            request,
+            self.metadata.access.rotate_cluster_key(request.newest_key_id),
+            lambda key: meta_pb2.RotateClusterKeyResponse(key_id=key.key_id, revision=key.revision),
+        )
 
     async def heartbeat(
         self, request: meta_pb2.HeartbeatRequest, context: CallContext
@@ -258,7 +319,7 @@ class MetaServicer:
         if kind is not None:
             _check_kind(kind, context)
         want_full = self.metadata.heartbeat(request)
-        should_register = self.metadata.should_register(request.node_id, request.row_format)
+        should_register = self.metadata.should_register(request)
         return meta_pb2.HeartbeatResponse(want_full=want_full, want_registration=should_register)
 
     async def confirm_dropped(
@@ -279,8 +340,11 @@ class MetaServicer:
         self, request: meta_pb2.MoveSlotsRequest, context: CallContext
     ) -> meta_pb2.MoveSlotsResponse:
         """Begin to move slots to another raft group."""
-        moving = await self.metadata.move_slots(request)
-        return meta_pb2.MoveSlotsResponse(moves=moving.moves, left=moving.left)
+        return await once(
+            request,
+            self.metadata.move_slots(request),
+            lambda moving: meta_pb2.MoveSlotsResponse(moves=moving.moves, left=moving.left),
+        )
 
     async def report_slots_revoked(
         self, request: meta_pb2.ReportSlotsRevokedRequest, context: CallContext
@@ -300,15 +364,21 @@ class MetaServicer:
         self, request: meta_pb2.ProposePlanRequest, context: CallContext
     ) -> meta_pb2.ProposePlanResponse:
         """Keep a placement plan."""
-        plan = await self.metadata.placement.propose(request.plan)
-        return meta_pb2.ProposePlanResponse(plan=plan)
+        return await once(
+            request,
+            self.metadata.placement.propose(request.plan),
+            lambda plan: meta_pb2.ProposePlanResponse(plan=plan),
+        )
 
     async def apply_plan(
         self, request: meta_pb2.ApplyPlanRequest, context: CallContext
     ) -> meta_pb2.ApplyPlanResponse:
         """Let a placement plan run, or end it."""
-        plan = await self.metadata.placement.apply(request.plan_id, stop=request.stop)
-        return meta_pb2.ApplyPlanResponse(plan=plan)
+        return await once(
+            request,
+            self.metadata.placement.apply(request.plan_id, stop=request.stop),
+            lambda plan: meta_pb2.ApplyPlanResponse(plan=plan),
+        )
 
     async def get_placement(
         self, request: meta_pb2.GetPlacementRequest, context: CallContext
@@ -320,8 +390,11 @@ class MetaServicer:
         self, request: meta_pb2.SetPlacementModelRequest, context: CallContext
     ) -> meta_pb2.SetPlacementModelResponse:
         """Take a model of loads into use."""
-        model = await self.metadata.placement.set_model(request.model)
-        return meta_pb2.SetPlacementModelResponse(model=model)
+        return await once(
+            request,
+            self.metadata.placement.set_model(request.model),
+            lambda model: meta_pb2.SetPlacementModelResponse(model=model),
+        )
 
     async def get_snapshot(
         self, request: meta_pb2.GetSnapshotRequest, context: CallContext
@@ -392,6 +465,16 @@ class MetaAnswers:
         """Say that all is well, unless the response says how it went."""
         if not response.HasField("status"):
             response.status.outcome = meta_pb2.META_OUTCOME_OK
+
+
+def _answer_to_create_topics(made: tuple[Batch, int]) -> meta_pb2.CreateTopicsResponse:
+    batch, revision = made
+    return meta_pb2.CreateTopicsResponse(
+        revision=revision,
+        created=batch.created,
+        existing=batch.existing,
+        failures=batch.failures,
+    )
 
 
 def _check_kind(kind: meta_pb2.NodeKind.ValueType, context: CallContext) -> None:

@@ -13,10 +13,11 @@ import hashlib
 from strata.meta.v1 import command_pb2, meta_pb2
 from strata_metadata.rows import StoredRow, change_to, key_of, value_of
 from strata_nameserver.state.access import AccessIndex
+from strata_nameserver.state.answers import MAX_ANSWER_BYTES, KeptAnswers
 from strata_nameserver.state.done_tombstones import DoneTombstones, TombstoneId
 from strata_nameserver.state.topology import Topology
 from strata_state.metadata import MetadataStore
-from strata_state.metadata_keys import APPLIED_KEY
+from strata_state.metadata_keys import APPLIED_KEY, answer_key
 
 
 def first_counters() -> command_pb2.Counters:
@@ -46,6 +47,7 @@ class SpeculativeState:
         self.topology = Topology.load(store)
         self.done_tombstones = DoneTombstones.load(store)
         self.access = AccessIndex.load(store)
+        self.answers = KeptAnswers.load(store)
 
     @property
     def changes_in_flight(self) -> int:
@@ -74,13 +76,18 @@ class SpeculativeState:
         """Let later drafts see this one. The draft was proposed and follows the last one."""
         revision = draft.counters.revision
         assert revision == self.counters.revision + 1, "drafts are staged in order"
-        keys = tuple(key_of(change) for change in draft.changes)
+        keys = [key_of(change) for change in draft.changes]
         for key, change in zip(keys, draft.changes, strict=True):
             self._overlay[key] = (revision, value_of(change))
             self.topology.take(change)
             self.done_tombstones.take(change)
             self.access.take(change)
-        self._in_flight[revision] = keys
+        if draft.answered is not None:
+            keys.append(answer_key(revision))
+            self._overlay[keys[-1]] = (revision, draft.answered.SerializeToString())
+            self.answers.take(revision, draft.answered)
+        self.answers.forget(draft.forgotten_answers)
+        self._in_flight[revision] = tuple(keys)
         self.counters = draft.counters
 
     def applied(self, revision: int) -> None:
@@ -98,15 +105,24 @@ class SpeculativeState:
         self.topology = Topology.load(self._store)
         self.done_tombstones = DoneTombstones.load(self._store)
         self.access = AccessIndex.load(self._store)
+        self.answers = KeptAnswers.load(self._store)
 
 
 class Draft:
-    """One change in the making. A draft that is not staged leaves no trace."""
+    """One change in the making. A draft that is not staged leaves no trace.
+
+    Attributes:
+        changes: rows after the change.
+        answered: the call that the change carries out; None: it has no id.
+        forgotten_answers: revisions whose calls are forgotten; known once the draft is encoded.
+    """
 
     def __init__(self, state: SpeculativeState, now_ms: int) -> None:
         self._state = state
         self.now_ms = now_ms
         self.changes: list[meta_pb2.Change] = []
+        self.answered: command_pb2.AnsweredCall | None = None
+        self.forgotten_answers: list[int] = []
         self.counters = command_pb2.Counters()
         self.counters.CopyFrom(state.counters)
         self.counters.revision += 1
@@ -149,10 +165,33 @@ class Draft:
         """Delete the row that has the key fields of `row`."""
         self.changes.append(change_to(row, deleted=True))
 
+    def answer_to(self, call_id: bytes) -> tuple[int, command_pb2.AnsweredCall] | None:
+        """Return a call that an earlier change carried out, with its revision; None: none did."""
+        revision = self._state.answers.find(call_id, self.now_ms)
+        row = None if revision is None else self._state.get(answer_key(revision))
+        if revision is None or row is None:
+            return None
+        return revision, command_pb2.AnsweredCall.FromString(row)
+
+    def remember(self, call_id: bytes, rpc: str, answer: bytes) -> None:
+        """Keep the answer of the call that this change carries out, for its repeats."""
+        self.answered = command_pb2.AnsweredCall(call_id=call_id, rpc=rpc, at_ms=self.now_ms)
+        if len(answer) <= MAX_ANSWER_BYTES:
+            self.answered.answer = answer
+
     def encode(self) -> bytes:
         """Return the command that the raft entry carries."""
+        more = () if self.answered is None else (self.answered,)
+        self.forgotten_answers = self._state.answers.surplus(self.now_ms, more)
+        kept = len(self._state.answers) + len(more) - len(self.forgotten_answers)
+        self.counters.answer_count = kept
         self.counters.stamp = self._stamp()
-        return command_pb2.Command(changes=self.changes, counters=self.counters).SerializeToString()
+        return command_pb2.Command(
+            changes=self.changes,
+            counters=self.counters,
+            answered=self.answered,
+            forgotten_answers=self.forgotten_answers,
+        ).SerializeToString()
 
     def _stamp(self) -> int:
         """Return what tells this revision from the same one of another history; never 0."""

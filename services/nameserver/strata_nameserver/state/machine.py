@@ -12,16 +12,24 @@ from collections.abc import Sequence
 from itertools import islice
 
 from strata.meta.v1 import command_pb2, meta_pb2
+from strata_metadata.errors import MetaRefused
 from strata_metadata.rows import key_of, value_of
-from strata_metadata.watch import Revision, WatchHub
+from strata_metadata.watch import NOT_WHOLE, Revision, WatchHub
 from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.base.errors import RevisionMismatch
+from strata_nameserver.state.answers import MAX_ANSWERS
 from strata_nameserver.state.draft import SpeculativeState, applied_state
 from strata_raft import Configuration, Entry, EntryKind, Payload
 from strata_raft.membership import decode_configuration
 from strata_runtime.metrics import Metrics
 from strata_state.metadata import MetadataStore
-from strata_state.metadata_keys import APPLIED_KEY, MetadataRowKind, change_key, kind_range
+from strata_state.metadata_keys import (
+    APPLIED_KEY,
+    MetadataRowKind,
+    answer_key,
+    change_key,
+    kind_range,
+)
 
 # Most rows of revisions kept by an earlier setting that one batch deletes besides its own.
 _MAX_LEFTOVERS = 1_000
@@ -71,6 +79,7 @@ class MetadataMachine:
             "tombstone": config.max_tombstones,
             "user": config.max_users,
             "policy": config.max_policies,
+            "answer": MAX_ANSWERS,
         }
         metrics.gauge(
             "strata_metadata_rows_maximum",
@@ -86,8 +95,15 @@ class MetadataMachine:
         """Return the applied values of keys from `first` up to, not including, `end`.
 
         To show them: what is decided is decided on `speculative` (rule 1).
+
+        Raises:
+            MetaRefused: UNAVAILABLE: a snapshot is replacing them.
         """
-        return [value for _, value in self._store.scan(first, end)]
+        values = [value for _, value in self._store.scan(first, end)]
+        if self._hub.is_paused:
+            # Asked after the scan: a thread may have begun to drop them before.
+            raise MetaRefused(meta_pb2.META_OUTCOME_UNAVAILABLE, NOT_WHOLE)
+        return values
 
     def applied_index(self) -> int:
         """Return the index of the last entry whose rows are in the store (0: none)."""
@@ -144,8 +160,12 @@ class MetadataMachine:
             rows[change_key(counters.revision)] = command_pb2.ChangedKeys(
                 keys=keys, stamp=counters.stamp
             ).SerializeToString()
-            if counters.revision > self._kept_revisions:
-                rows[change_key(counters.revision - self._kept_revisions)] = None
+            # One more than a watcher may be behind: the stamp of its own revision is compared.
+            if command.HasField("answered"):
+                rows[answer_key(counters.revision)] = command.answered.SerializeToString()
+            rows.update(dict.fromkeys(map(answer_key, command.forgotten_answers)))
+            if counters.revision > self._kept_revisions + 1:
+                rows[change_key(counters.revision - self._kept_revisions - 1)] = None
             revisions.append(
                 Revision(
                     counters.revision - 1,
@@ -194,7 +214,7 @@ class MetadataMachine:
         if not self._has_leftovers or revision <= self._kept_revisions:
             return []
         first = kind_range(MetadataRowKind.CHANGE)[0]
-        rows = self._store.scan(first, change_key(revision - self._kept_revisions + 1))
+        rows = self._store.scan(first, change_key(revision - self._kept_revisions))
         return [key for key, _ in islice(rows, _MAX_LEFTOVERS)]
 
     def _configuration_row(self) -> meta_pb2.Membership | None:
@@ -211,6 +231,7 @@ class MetadataMachine:
             (counters.tombstone_count, {"kind": "tombstone"}),
             (counters.user_count, {"kind": "user"}),
             (counters.policy_count, {"kind": "policy"}),
+            (counters.answer_count, {"kind": "answer"}),
         ]
 
 

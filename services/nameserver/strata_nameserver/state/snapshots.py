@@ -20,7 +20,7 @@ from strata_raft import SnapshotMetadata
 from strata_state.metadata import FrozenRows, MetadataStore, MetadataStoreError
 from strata_state.metadata_keys import APPLIED_KEY, INSTALLING_KEY, MetadataRowKind, kind_range
 
-_KINDS = tuple(sorted((MetadataRowKind.APPLIED, *SNAPSHOT_ORDER)))
+_KINDS = tuple(sorted((MetadataRowKind.APPLIED, MetadataRowKind.ANSWER, *SNAPSHOT_ORDER)))
 _DELETES_AT_ONCE = 10_000
 
 
@@ -151,7 +151,7 @@ class MetadataSnapshots:
         self._hub.resume()
 
     def _drop_rows(self) -> None:
-        for kind in (*SNAPSHOT_ORDER, MetadataRowKind.CHANGE):
+        for kind in (*SNAPSHOT_ORDER, MetadataRowKind.CHANGE, MetadataRowKind.ANSWER):
             keys = [key for key, _ in self._store.scan(*kind_range(kind))]
             for start in range(0, len(keys), _DELETES_AT_ONCE):
                 self._store.write([], keys[start : start + _DELETES_AT_ONCE])

@@ -28,6 +28,7 @@ from strata_runtime.tasks import Tasks
 from strata_state.ports import StateError
 from strata_storage.base.directory import Directory
 from strata_storage.base.errors import Refused
+from strata_storage.cluster.rotation import in_turn
 from strata_storage.group.engine import GroupEngine
 
 _SERVICE = "/strata.storage.v1.StorageService/"
@@ -104,6 +105,8 @@ class QueueMoves:
         self._options = options
         self._moves_total = metrics.counter("strata_storage_queue_moves_total")
         self._running: set[tuple[int, int]] = set()
+        # (topic id, queue) of the step that was begun last.
+        self._begun: tuple[int, int] | None = None
         self._version = -1
         self._wanted: list[tuple[tuple[int, int], int, int]] = []
         metrics.gauge("strata_storage_queue_moves", lambda: len(self._running))
@@ -116,14 +119,18 @@ class QueueMoves:
             await asyncio.sleep(self._options.interval_ms / 1_000)
 
     def reconcile(self) -> None:
-        """Start the next step of every queue that has one."""
-        for due in self._due():
-            if len(self._running) >= self._options.max_moves_in_flight:
-                return
-            key = due.topic_id, due.queue
-            if key not in self._running:
-                self._running.add(key)
-                self._tasks.spawn(f"move-{due.topic_id}-{due.queue}", self._perform(due))
+        """Start the next step of queues that have one, in turn as far as there is room."""
+        room = self._options.max_moves_in_flight - len(self._running)
+        if room <= 0:
+            return
+        due: dict[tuple[int, int], _Due] = {}
+        for each in self._due():
+            due.setdefault((each.topic_id, each.queue), each)
+        waiting = [key for key in in_turn(due, self._begun) if key not in self._running]
+        for key in waiting[:room]:
+            self._begun = key
+            self._running.add(key)
+            self._tasks.spawn(f"move-{key[0]}-{key[1]}", self._perform(due[key]))
 
     def _due(self) -> Iterator[_Due]:
         led = {

@@ -32,6 +32,7 @@ from strata_runtime.timeouts import Timeout
 from strata_state.ports import StateError
 from strata_storage.base.errors import Refused
 from strata_storage.cluster.queue_moves import LedEngines
+from strata_storage.cluster.rotation import in_turn
 from strata_storage.cluster.slot_plan import (
     Queue,
     first_slots,
@@ -95,6 +96,8 @@ class SlotMoves:
         self._tasks = tasks
         self._options = options
         self._running: set[int] = set()
+        # Raft group of the step that was begun last.
+        self._begun: int | None = None
         # Raft group -> (term, version of the metadata) at which nothing was left to do.
         self._settled: dict[int, tuple[int, int]] = {}
         self._moves_total = metrics.counter("strata_storage_slot_moves_total")
@@ -111,15 +114,18 @@ class SlotMoves:
                     await self._view.changed_since(version)
 
     def reconcile(self) -> None:
-        """Start what is to be done for every raft group that is led here."""
-        for engine in self._node.engines():
-            leader, raft_group = engine.leader, engine.raft_group
+        """Start what is to be done for raft groups led here, in turn as far as there is room."""
+        engines = {engine.raft_group: engine for engine in self._node.engines()}
+        for raft_group in in_turn(engines, self._begun):
+            engine = engines[raft_group]
+            leader = engine.leader
             if leader is None or not leader.ready or raft_group in self._running:
                 continue
             if self._settled.get(raft_group) == (leader.term, self._view.version):
                 continue
             if len(self._running) >= self._options.max_in_flight:
                 return
+            self._begun = raft_group
             self._running.add(raft_group)
             self._tasks.spawn(f"slots-{raft_group}", self._perform(engine, leader.term))
 

@@ -187,7 +187,7 @@ class StorageMember:
                 await running.hosting.settle()
             running.presence = self._presence(running)
             self._spawn_all(running, running.presence)
-            if not running.cache.revision:
+            if not running.cache.known.revision:
                 await self._wait_for_nameserver(running.presence)
         except BaseException:
             await self.stop(0)
@@ -418,7 +418,7 @@ class StorageMember:
             random=self._runtime.random,
             metrics=self._cluster_metrics,
             cluster=self._cluster,
-            stamp=running.cache.stamp,
+            known=running.cache.known,
         )
         moves = QueueMoves(
             node,

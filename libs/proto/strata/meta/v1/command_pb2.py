@@ -25,19 +25,21 @@ _sym_db = _symbol_database.Default()
 from strata.meta.v1 import meta_pb2 as strata_dot_meta_dot_v1_dot_meta__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cstrata/meta/v1/command.proto\x12\x0estrata.meta.v1\x1a\x19strata/meta/v1/meta.proto\"^\n\x07\x43ommand\x12\'\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x16.strata.meta.v1.Change\x12*\n\x08\x63ounters\x18\x02 \x01(\x0b\x32\x18.strata.meta.v1.Counters\"\xe9\x02\n\x08\x43ounters\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x15\n\rnext_topic_id\x18\x02 \x01(\r\x12\x1e\n\x16next_consumer_group_id\x18\x03 \x01(\r\x12\x17\n\x0fnext_raft_group\x18\x04 \x01(\r\x12\x17\n\x0fnext_replica_id\x18\x05 \x01(\x04\x12\x13\n\x0btopic_count\x18\x06 \x01(\r\x12\x1c\n\x14\x63onsumer_group_count\x18\x07 \x01(\r\x12\x12\n\nnode_count\x18\x08 \x01(\r\x12\x17\n\x0ftombstone_count\x18\t \x01(\r\x12\x1c\n\x14queue_override_count\x18\n \x01(\r\x12\x13\n\x0bquota_count\x18\x0b \x01(\r\x12\x12\n\nuser_count\x18\r \x01(\r\x12\x14\n\x0cpolicy_count\x18\x0e \x01(\r\x12\x16\n\x0enext_policy_id\x18\x0f \x01(\r\x12\r\n\x05stamp\x18\x0c \x01(\x06\"\x9e\x01\n\x0c\x41ppliedState\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12*\n\x08\x63ounters\x18\x03 \x01(\x0b\x32\x18.strata.meta.v1.Counters\x12\x31\n\rconfiguration\x18\x04 \x01(\x0b\x32\x1a.strata.meta.v1.Membership\x12\x12\n\ncluster_id\x18\x05 \x01(\t\"*\n\x0b\x43hangedKeys\x12\x0c\n\x04keys\x18\x01 \x03(\x0c\x12\r\n\x05stamp\x18\x02 \x01(\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cstrata/meta/v1/command.proto\x12\x0estrata.meta.v1\x1a\x19strata/meta/v1/meta.proto\"\xa9\x01\n\x07\x43ommand\x12\'\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x16.strata.meta.v1.Change\x12*\n\x08\x63ounters\x18\x02 \x01(\x0b\x32\x18.strata.meta.v1.Counters\x12.\n\x08\x61nswered\x18\x03 \x01(\x0b\x32\x1c.strata.meta.v1.AnsweredCall\x12\x19\n\x11\x66orgotten_answers\x18\x04 \x03(\x04\"[\n\x0c\x41nsweredCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x0c\x12\x0b\n\x03rpc\x18\x02 \x01(\t\x12\r\n\x05\x61t_ms\x18\x03 \x01(\x04\x12\x13\n\x06\x61nswer\x18\x04 \x01(\x0cH\x00\x88\x01\x01\x42\t\n\x07_answer\"\xff\x02\n\x08\x43ounters\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x15\n\rnext_topic_id\x18\x02 \x01(\r\x12\x1e\n\x16next_consumer_group_id\x18\x03 \x01(\r\x12\x17\n\x0fnext_raft_group\x18\x04 \x01(\r\x12\x17\n\x0fnext_replica_id\x18\x05 \x01(\x04\x12\x13\n\x0btopic_count\x18\x06 \x01(\r\x12\x1c\n\x14\x63onsumer_group_count\x18\x07 \x01(\r\x12\x12\n\nnode_count\x18\x08 \x01(\r\x12\x17\n\x0ftombstone_count\x18\t \x01(\r\x12\x1c\n\x14queue_override_count\x18\n \x01(\r\x12\x13\n\x0bquota_count\x18\x0b \x01(\r\x12\x12\n\nuser_count\x18\r \x01(\r\x12\x14\n\x0cpolicy_count\x18\x0e \x01(\r\x12\x16\n\x0enext_policy_id\x18\x0f \x01(\r\x12\r\n\x05stamp\x18\x0c \x01(\x06\x12\x14\n\x0c\x61nswer_count\x18\x10 \x01(\r\"\x9e\x01\n\x0c\x41ppliedState\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12*\n\x08\x63ounters\x18\x03 \x01(\x0b\x32\x18.strata.meta.v1.Counters\x12\x31\n\rconfiguration\x18\x04 \x01(\x0b\x32\x1a.strata.meta.v1.Membership\x12\x12\n\ncluster_id\x18\x05 \x01(\t\"*\n\x0b\x43hangedKeys\x12\x0c\n\x04keys\x18\x01 \x03(\x0c\x12\r\n\x05stamp\x18\x02 \x01(\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'strata.meta.v1.command_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_COMMAND']._serialized_start=75
-  _globals['_COMMAND']._serialized_end=169
-  _globals['_COUNTERS']._serialized_start=172
-  _globals['_COUNTERS']._serialized_end=533
-  _globals['_APPLIEDSTATE']._serialized_start=536
-  _globals['_APPLIEDSTATE']._serialized_end=694
-  _globals['_CHANGEDKEYS']._serialized_start=696
-  _globals['_CHANGEDKEYS']._serialized_end=738
+  _globals['_COMMAND']._serialized_start=76
+  _globals['_COMMAND']._serialized_end=245
+  _globals['_ANSWEREDCALL']._serialized_start=247
+  _globals['_ANSWEREDCALL']._serialized_end=338
+  _globals['_COUNTERS']._serialized_start=341
+  _globals['_COUNTERS']._serialized_end=724
+  _globals['_APPLIEDSTATE']._serialized_start=727
+  _globals['_APPLIEDSTATE']._serialized_end=885
+  _globals['_CHANGEDKEYS']._serialized_start=887
+  _globals['_CHANGEDKEYS']._serialized_end=929
 # @@protoc_insertion_point(module_scope)

@@ -29,6 +29,8 @@ class Command(_message.Message):
 
     CHANGES_FIELD_NUMBER: _builtins.int
     COUNTERS_FIELD_NUMBER: _builtins.int
+    ANSWERED_FIELD_NUMBER: _builtins.int
+    FORGOTTEN_ANSWERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[_meta_pb2.Change]:
         """Rows after the change, ids and revision included."""
@@ -37,19 +39,63 @@ class Command(_message.Message):
     def counters(self) -> Global___Counters:
         """All counters after the change; `counters.revision` is one more than before."""
 
+    @_builtins.property
+    def answered(self) -> Global___AnsweredCall:
+        """The call that the change carries out, for its repeats; absent: it has no id."""
+
+    @_builtins.property
+    def forgotten_answers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Revisions of answered calls that are to be forgotten."""
+
     def __init__(
         self,
         *,
         changes: _abc.Iterable[_meta_pb2.Change] | None = ...,
         counters: Global___Counters | None = ...,
+        answered: Global___AnsweredCall | None = ...,
+        forgotten_answers: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["counters", b"counters"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answered", b"answered", "counters", b"counters"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "counters", b"counters"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered", b"answered", "changes", b"changes", "counters", b"counters", "forgotten_answers", b"forgotten_answers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Command: _TypeAlias = Command  # noqa: Y015
+
+@_typing.final
+class AnsweredCall(_message.Message):
+    """A row of kind 16: a call and its answer, under the revision of its change."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    RPC_FIELD_NUMBER: _builtins.int
+    AT_MS_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.bytes
+    rpc: _builtins.str
+    """Name of the RPC."""
+    at_ms: _builtins.int
+    answer: _builtins.bytes
+    """The response; absent: it is too large to be kept."""
+    def __init__(
+        self,
+        *,
+        call_id: _builtins.bytes = ...,
+        rpc: _builtins.str = ...,
+        at_ms: _builtins.int = ...,
+        answer: _builtins.bytes | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_answer", b"_answer", "answer", b"answer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_answer", b"_answer", "answer", b"answer", "at_ms", b"at_ms", "call_id", b"call_id", "rpc", b"rpc"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__answer: _TypeAlias = _typing.Literal["answer"]  # noqa: Y015
+    _WhichOneofArgType__answer: _TypeAlias = _typing.Literal["_answer", b"_answer"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__answer) -> _WhichOneofReturnType__answer | None: ...
+
+Global___AnsweredCall: _TypeAlias = AnsweredCall  # noqa: Y015
 
 @_typing.final
 class Counters(_message.Message):
@@ -72,6 +118,7 @@ class Counters(_message.Message):
     POLICY_COUNT_FIELD_NUMBER: _builtins.int
     NEXT_POLICY_ID_FIELD_NUMBER: _builtins.int
     STAMP_FIELD_NUMBER: _builtins.int
+    ANSWER_COUNT_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     next_topic_id: _builtins.int
     next_consumer_group_id: _builtins.int
@@ -91,6 +138,7 @@ class Counters(_message.Message):
     """Stamp of this revision: a hash over all changes so far. In another history the same revision has
     another one. 0: written by an older version.
     """
+    answer_count: _builtins.int
     def __init__(
         self,
         *,
@@ -109,10 +157,11 @@ class Counters(_message.Message):
         policy_count: _builtins.int = ...,
         next_policy_id: _builtins.int = ...,
         stamp: _builtins.int = ...,
+        answer_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group_count", b"consumer_group_count", "next_consumer_group_id", b"next_consumer_group_id", "next_policy_id", b"next_policy_id", "next_raft_group", b"next_raft_group", "next_replica_id", b"next_replica_id", "next_topic_id", b"next_topic_id", "node_count", b"node_count", "policy_count", b"policy_count", "queue_override_count", b"queue_override_count", "quota_count", b"quota_count", "revision", b"revision", "stamp", b"stamp", "tombstone_count", b"tombstone_count", "topic_count", b"topic_count", "user_count", b"user_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_count", b"answer_count", "consumer_group_count", b"consumer_group_count", "next_consumer_group_id", b"next_consumer_group_id", "next_policy_id", b"next_policy_id", "next_raft_group", b"next_raft_group", "next_replica_id", b"next_replica_id", "next_topic_id", b"next_topic_id", "node_count", b"node_count", "policy_count", b"policy_count", "queue_override_count", b"queue_override_count", "quota_count", b"quota_count", "revision", b"revision", "stamp", b"stamp", "tombstone_count", b"tombstone_count", "topic_count", b"topic_count", "user_count", b"user_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

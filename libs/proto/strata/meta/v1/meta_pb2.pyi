@@ -694,6 +694,7 @@ class Node(_message.Message):
     REMOTING_ENDPOINT_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     STARTED_AT_MS_FIELD_NUMBER: _builtins.int
+    DOWN_MS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     kind: Global___NodeKind.ValueType
     advertised_endpoint: _builtins.str
@@ -727,6 +728,10 @@ class Node(_message.Message):
     was written by a release that keeps neither.
     """
     started_at_ms: _builtins.int
+    down_ms: _builtins.int
+    """Storage nodes: for how long it was DOWN since it was last UP without a break for as long as a
+    repair waits; kept in steps of a tenth of that time.
+    """
     @_builtins.property
     def endpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """host:port per transport, "inproc:NAME" inside a container."""
@@ -752,10 +757,11 @@ class Node(_message.Message):
         remoting_endpoint: _builtins.str = ...,
         version: _builtins.str = ...,
         started_at_ms: _builtins.int = ...,
+        down_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertised_endpoint", b"advertised_endpoint", "boot_id", b"boot_id", "draining", b"draining", "endpoints", b"endpoints", "kind", b"kind", "machine", b"machine", "machine_nodes", b"machine_nodes", "metadata_replica_id", b"metadata_replica_id", "node_id", b"node_id", "rack", b"rack", "registered_at_ms", b"registered_at_ms", "remoting_endpoint", b"remoting_endpoint", "revision", b"revision", "row_format", b"row_format", "started_at_ms", b"started_at_ms", "state", b"state", "state_since_ms", b"state_since_ms", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertised_endpoint", b"advertised_endpoint", "boot_id", b"boot_id", "down_ms", b"down_ms", "draining", b"draining", "endpoints", b"endpoints", "kind", b"kind", "machine", b"machine", "machine_nodes", b"machine_nodes", "metadata_replica_id", b"metadata_replica_id", "node_id", b"node_id", "rack", b"rack", "registered_at_ms", b"registered_at_ms", "remoting_endpoint", b"remoting_endpoint", "revision", b"revision", "row_format", b"row_format", "started_at_ms", b"started_at_ms", "state", b"state", "state_since_ms", b"state_since_ms", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1626,6 +1632,8 @@ class CreateTopicRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.bytes
     @_builtins.property
     def topic(self) -> Global___Topic:
         """Ids, times, revision, slot_base and homes are set by the nameserver."""
@@ -1634,10 +1642,11 @@ class CreateTopicRequest(_message.Message):
         self,
         *,
         topic: Global___Topic | None = ...,
+        call_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1672,6 +1681,8 @@ class CreateTopicsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPICS_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.bytes
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___Topic]:
         """As in CreateTopicRequest; at most `nameserver.max_batch_topics`, and as many bytes of rows as
@@ -1682,10 +1693,11 @@ class CreateTopicsRequest(_message.Message):
         self,
         *,
         topics: _abc.Iterable[Global___Topic] | None = ...,
+        call_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1762,6 +1774,8 @@ class UpdateTopicRequest(_message.Message):
 
     TOPIC_FIELD_NUMBER: _builtins.int
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.bytes
     @_builtins.property
     def topic(self) -> Global___Topic: ...
     @_builtins.property
@@ -1773,10 +1787,11 @@ class UpdateTopicRequest(_message.Message):
         *,
         topic: Global___Topic | None = ...,
         update_mask: _abc.Iterable[_builtins.str] | None = ...,
+        call_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic", "update_mask", b"update_mask"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "topic", b"topic", "update_mask", b"update_mask"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1812,17 +1827,20 @@ class DeleteTopicRequest(_message.Message):
 
     NAMESPACE_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     name: _builtins.str
+    call_id: _builtins.bytes
     def __init__(
         self,
         *,
         namespace: _builtins.str = ...,
         name: _builtins.str = ...,
+        call_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "namespace", b"namespace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "name", b"name", "namespace", b"namespace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1853,16 +1871,19 @@ class CreateConsumerGroupRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CONSUMER_GROUP_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.bytes
     @_builtins.property
     def consumer_group(self) -> Global___ConsumerGroup: ...
     def __init__(
         self,
         *,
         consumer_group: Global___ConsumerGroup | None = ...,
+        call_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "consumer_group", b"consumer_group"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1898,6 +1919,8 @@ class UpdateConsumerGroupRequest(_message.Message):
 
     CONSUMER_GROUP_FIELD_NUMBER: _builtins.int
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.bytes
     @_builtins.property
     def consumer_group(self) -> Global___ConsumerGroup: ...
     @_builtins.property
@@ -1911,10 +1934,11 @@ class UpdateConsumerGroupRequest(_message.Message):
         *,
         consumer_group: Global___ConsumerGroup | None = ...,
         update_mask: _abc.Iterable[_builtins.str] | None = ...,
+        call_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "update_mask", b"update_mask"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "consumer_group", b"consumer_group", "update_mask", b"update_mask"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1950,17 +1974,20 @@ class DeleteConsumerGroupRequest(_message.Message):
 
     NAMESPACE_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     name: _builtins.str
+    call_id: _builtins.bytes
     def __init__(
         self,
         *,
         namespace: _builtins.str = ...,
         name: _builtins.str = ...,
+        call_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "namespace", b"namespace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "name", b"name", "namespace", b"namespace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2637,8 +2664,8 @@ class HeartbeatResponse(_message.Message):
     want_full: _builtins.bool
     """The leader is new or has no state of this node: the next heartbeat must be `full`."""
     want_registration: _builtins.bool
-    """The row of this node was written by an older leader, which left something out; or the
-    first raft groups can be made, which registrations do.
+    """The row of this node was written by an older leader, which left something out; or it is that of
+    another process; or the first raft groups can be made, which registrations do.
     """
     @_builtins.property
     def status(self) -> Global___MetaStatus: ...
@@ -2663,18 +2690,21 @@ class DrainNodeRequest(_message.Message):
 
     NODE_ID_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     draining: _builtins.bool
     """False: back into service."""
+    call_id: _builtins.bytes
     def __init__(
         self,
         *,
         node_id: _builtins.str = ...,
         draining: _builtins.bool = ...,
+        call_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "draining", b"draining", "node_id", b"node_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2710,18 +2740,21 @@ class RemoveNodeRequest(_message.Message):
 
     NODE_ID_FIELD_NUMBER: _builtins.int
     FORCE_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     force: _builtins.bool
     """The node will never return: its replicas are abandoned."""
+    call_id: _builtins.bytes
     def __init__(
         self,
         *,
         node_id: _builtins.str = ...,
         force: _builtins.bool = ...,
+        call_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "force", b"force", "node_id", b"node_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2755,9 +2788,11 @@ class ChangeReplicasRequest(_message.Message):
     ADD_NODE_IDS_FIELD_NUMBER: _builtins.int
     REMOVE_NODE_IDS_FIELD_NUMBER: _builtins.int
     LEARNERS_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     learners: _builtins.bool
     """The added ones only read."""
+    call_id: _builtins.bytes
     @_builtins.property
     def add_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Nodes that should get a replica."""
@@ -2773,10 +2808,11 @@ class ChangeReplicasRequest(_message.Message):
         add_node_ids: _abc.Iterable[_builtins.str] | None = ...,
         remove_node_ids: _abc.Iterable[_builtins.str] | None = ...,
         learners: _builtins.bool = ...,
+        call_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["add_node_ids", b"add_node_ids", "learners", b"learners", "raft_group", b"raft_group", "remove_node_ids", b"remove_node_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add_node_ids", b"add_node_ids", "call_id", b"call_id", "learners", b"learners", "raft_group", b"raft_group", "remove_node_ids", b"remove_node_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2812,18 +2848,21 @@ class PreferLeaderRequest(_message.Message):
 
     RAFT_GROUP_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     node_id: _builtins.str
     """Empty: no preference."""
+    call_id: _builtins.bytes
     def __init__(
         self,
         *,
         raft_group: _builtins.int = ...,
         node_id: _builtins.str = ...,
+        call_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "raft_group", b"raft_group"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "node_id", b"node_id", "raft_group", b"raft_group"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2861,10 +2900,12 @@ class MoveQueueRequest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     QUEUE_FIELD_NUMBER: _builtins.int
     TO_RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     topic: _builtins.str
     queue: _builtins.int
     to_raft_group: _builtins.int
+    call_id: _builtins.bytes
     def __init__(
         self,
         *,
@@ -2872,10 +2913,11 @@ class MoveQueueRequest(_message.Message):
         topic: _builtins.str = ...,
         queue: _builtins.int = ...,
         to_raft_group: _builtins.int = ...,
+        call_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "queue", b"queue", "to_raft_group", b"to_raft_group", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "namespace", b"namespace", "queue", b"queue", "to_raft_group", b"to_raft_group", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3014,19 +3056,22 @@ class MoveSlotsRequest(_message.Message):
     FIRST_SLOT_FIELD_NUMBER: _builtins.int
     SLOT_COUNT_FIELD_NUMBER: _builtins.int
     TO_RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
     first_slot: _builtins.int
     slot_count: _builtins.int
     to_raft_group: _builtins.int
+    call_id: _builtins.bytes
     def __init__(
         self,
         *,
         first_slot: _builtins.int = ...,
         slot_count: _builtins.int = ...,
         to_raft_group: _builtins.int = ...,
+        call_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_slot", b"first_slot", "slot_count", b"slot_count", "to_raft_group", b"to_raft_group"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "first_slot", b"first_slot", "slot_count", b"slot_count", "to_raft_group", b"to_raft_group"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3243,6 +3288,8 @@ class SetQuotaRequest(_message.Message):
 
     QUOTA_FIELD_NUMBER: _builtins.int
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.bytes
     @_builtins.property
     def quota(self) -> Global___Quota: ...
     @_builtins.property
@@ -3254,10 +3301,11 @@ class SetQuotaRequest(_message.Message):
         *,
         quota: Global___Quota | None = ...,
         update_mask: _abc.Iterable[_builtins.str] | None = ...,
+        call_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota", "update_mask", b"update_mask"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "quota", b"quota", "update_mask", b"update_mask"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3294,6 +3342,8 @@ class CreateUserRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     USER_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.bytes
     @_builtins.property
     def user(self) -> Global___User:
         """`name`, `admin`, and `secret_key` unless the nameserver should make one."""
@@ -3302,10 +3352,11 @@ class CreateUserRequest(_message.Message):
         self,
         *,
         user: Global___User | None = ...,
+        call_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["user", b"user"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3342,8 +3393,10 @@ class UpdateUserRequest(_message.Message):
     USER_FIELD_NUMBER: _builtins.int
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
     PREVIOUS_VALID_MS_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
     previous_valid_ms: _builtins.int
     """How long the former secret key stays valid."""
+    call_id: _builtins.bytes
     @_builtins.property
     def user(self) -> Global___User:
         """`name` says which user."""
@@ -3360,10 +3413,11 @@ class UpdateUserRequest(_message.Message):
         user: Global___User | None = ...,
         update_mask: _abc.Iterable[_builtins.str] | None = ...,
         previous_valid_ms: _builtins.int = ...,
+        call_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["user", b"user"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["previous_valid_ms", b"previous_valid_ms", "update_mask", b"update_mask", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "previous_valid_ms", b"previous_valid_ms", "update_mask", b"update_mask", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3398,15 +3452,18 @@ class DeleteUserRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    call_id: _builtins.bytes
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        call_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3441,16 +3498,19 @@ class CreatePolicyRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     POLICY_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.bytes
     @_builtins.property
     def policy(self) -> Global___Policy: ...
     def __init__(
         self,
         *,
         policy: Global___Policy | None = ...,
+        call_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "policy", b"policy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3485,15 +3545,18 @@ class DeletePolicyRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     POLICY_ID_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
     policy_id: _builtins.int
+    call_id: _builtins.bytes
     def __init__(
         self,
         *,
         policy_id: _builtins.int = ...,
+        call_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy_id", b"policy_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "policy_id", b"policy_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3527,16 +3590,19 @@ class RotateClusterKeyRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NEWEST_KEY_ID_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
     newest_key_id: _builtins.int
     """Key that is to be replaced; if there is a newer one, that is the answer. 0: whatever is newest."""
+    call_id: _builtins.bytes
     def __init__(
         self,
         *,
         newest_key_id: _builtins.int = ...,
+        call_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["newest_key_id", b"newest_key_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "newest_key_id", b"newest_key_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3573,6 +3639,8 @@ class ProposePlanRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PLAN_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.bytes
     @_builtins.property
     def plan(self) -> Global___PlacementPlan:
         """Ids, states, times and revision are set by the nameserver."""
@@ -3581,10 +3649,11 @@ class ProposePlanRequest(_message.Message):
         self,
         *,
         plan: Global___PlacementPlan | None = ...,
+        call_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "plan", b"plan"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3620,18 +3689,21 @@ class ApplyPlanRequest(_message.Message):
 
     PLAN_ID_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
     plan_id: _builtins.int
     stop: _builtins.bool
     """End the plan instead; steps that were not begun are left out."""
+    call_id: _builtins.bytes
     def __init__(
         self,
         *,
         plan_id: _builtins.int = ...,
         stop: _builtins.bool = ...,
+        call_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan_id", b"plan_id", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "plan_id", b"plan_id", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3721,16 +3793,19 @@ class SetPlacementModelRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.bytes
     @_builtins.property
     def model(self) -> Global___PlacementModel: ...
     def __init__(
         self,
         *,
         model: Global___PlacementModel | None = ...,
+        call_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "model", b"model"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,7 +26,11 @@ if _version_not_supported:
 
 
 class MetaServiceStub(object):
-    """Missing associated documentation comment in .proto file."""
+    """A request that changes something because somebody wants it has a `call_id`. A caller without an
+    answer sends the same request with the same id again: if the first try was carried out, its answer
+    comes again, for ten minutes. Ids are random, 16 bytes; none: a repeat is another call. Reports of
+    nodes have no id: the same report twice changes nothing.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -217,7 +221,11 @@ class MetaServiceStub(object):
 
 
 class MetaServiceServicer(object):
-    """Missing associated documentation comment in .proto file."""
+    """A request that changes something because somebody wants it has a `call_id`. A caller without an
+    answer sends the same request with the same id again: if the first try was carried out, its answer
+    comes again, for ten minutes. Ids are random, 16 bytes; none: a repeat is another call. Reports of
+    nodes have no id: the same report twice changes nothing.
+    """
 
     def CreateTopic(self, request, context):
         """Missing associated documentation comment in .proto file."""
@@ -660,7 +668,11 @@ def add_MetaServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class MetaService(object):
-    """Missing associated documentation comment in .proto file."""
+    """A request that changes something because somebody wants it has a `call_id`. A caller without an
+    answer sends the same request with the same id again: if the first try was carried out, its answer
+    comes again, for ten minutes. Ids are random, 16 bytes; none: a repeat is another call. Reports of
+    nodes have no id: the same report twice changes nothing.
+    """
 
     @staticmethod
     def CreateTopic(request,

@@ -27,6 +27,12 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class MetaServiceStub:
+    """A request that changes something because somebody wants it has a `call_id`. A caller without an
+    answer sends the same request with the same id again: if the first try was carried out, its answer
+    comes again, for ten minutes. Ids are random, 16 bytes; none: a repeat is another call. Reports of
+    nodes have no id: the same report twice changes nothing.
+    """
+
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
@@ -109,6 +115,12 @@ class MetaServiceStub:
 
 @_typing.type_check_only
 class MetaServiceAsyncStub(MetaServiceStub):
+    """A request that changes something because somebody wants it has a `call_id`. A caller without an
+    answer sends the same request with the same id again: if the first try was carried out, its answer
+    comes again, for ten minutes. Ids are random, 16 bytes; none: a repeat is another call. Reports of
+    nodes have no id: the same report twice changes nothing.
+    """
+
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateTopic: _aio.UnaryUnaryMultiCallable[_meta_pb2.CreateTopicRequest, _meta_pb2.CreateTopicResponse]  # type: ignore[assignment]
     CreateTopics: _aio.UnaryUnaryMultiCallable[_meta_pb2.CreateTopicsRequest, _meta_pb2.CreateTopicsResponse]  # type: ignore[assignment]
@@ -187,6 +199,12 @@ class MetaServiceAsyncStub(MetaServiceStub):
     """Installs a model of the loads."""
 
 class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
+    """A request that changes something because somebody wants it has a `call_id`. A caller without an
+    answer sends the same request with the same id again: if the first try was carried out, its answer
+    comes again, for ten minutes. Ids are random, 16 bytes; none: a repeat is another call. Reports of
+    nodes have no id: the same report twice changes nothing.
+    """
+
     @_abc_1.abstractmethod
     def CreateTopic(
         self,
