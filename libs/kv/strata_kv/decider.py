@@ -18,6 +18,7 @@ from strata_kv.machine import ItemExpiry, TableMachine
 from strata_kv.model import ChangeKind, Engine
 from strata_kv.options import TableOptions
 from strata_kv.rows import MAX_KEY_BYTES, ItemChange, ItemRow, TableRow, encode_item
+from strata_state.ports import StateError
 
 # Beyond it, a time or a version plus one would not fit into a row.
 _MAX_NUMBER = 1 << 62
@@ -55,6 +56,7 @@ class BatchDecision:
         sections: what an entry must carry; empty: nothing changes.
         items, tables: the state afterwards, of what changes.
         next_expiry_ms: the first end of an item that it writes; 0: none has one.
+        first_unread_ms: of expiry, the first end of an item that could not be read; 0: all were.
         number: of the entry, once it is accepted.
     """
 
@@ -63,6 +65,7 @@ class BatchDecision:
     items: dict[_Key, ItemRow | None] = field(default_factory=dict)
     tables: dict[int, TableRow] = field(default_factory=dict)
     next_expiry_ms: int = 0
+    first_unread_ms: int = 0
     number: int = 0
 
 
@@ -136,35 +139,51 @@ class Decider:
         decision.results.append(result)
 
     def expire(self, due: Sequence[ItemExpiry]) -> BatchDecision:
-        """Decide the end of items whose time is over."""
+        """Decide the end of items whose time is over; one that cannot be read stays.
+
+        Raises:
+            StateError: no item can be read.
+        """
         decision = BatchDecision()
-        for expires_at_ms, table_id, key in due:
-            table = self._table(decision, table_id)
-            if table is None:
-                # The table was dropped: only the row that says so is left.
-                gone = ItemChange(ChangeKind.EXPIRE, key, old_expires_at_ms=expires_at_ms)
-                decision.sections.append(RequestEffects(table_id, TableRow(Engine.ROCKSDB), [gone]))
-                continue
-            item = self._item(decision, table_id, key)
-            if item is None or item.expires_at_ms == expires_at_ms:
-                change = ItemChange(ChangeKind.EXPIRE, key, old_expires_at_ms=expires_at_ms)
-            elif (table_id, key) in self._items:
-                # An entry in flight gives it more time, and takes this row away.
-                continue
-            else:
-                # A repair of the log left a row that says less than the item.
-                change = ItemChange(
-                    ChangeKind.PUT,
-                    key,
-                    item.value,
-                    item.create_revision,
-                    item.version,
-                    item.expires_at_ms,
-                    expires_at_ms,
-                )
-            after = self._after(table, [change], {key: item})
-            self._stage(decision, RequestEffects(table_id, after, [change]))
+        unread: StateError | None = None
+        for one in due:
+            try:
+                self._expire(decision, one)
+            except StateError as failure:
+                unread = failure
+                decision.first_unread_ms = decision.first_unread_ms or one.expires_at_ms
+        if unread is not None and not decision.sections:
+            raise unread
         return decision
+
+    def _expire(self, decision: BatchDecision, due: ItemExpiry) -> None:
+        expires_at_ms, table_id, key = due
+        table = self._table(decision, table_id)
+        if table is None:
+            # The table was dropped: only the row that says so is left.
+            gone = ItemChange(ChangeKind.EXPIRE, key, old_expires_at_ms=expires_at_ms)
+            decision.sections.append(RequestEffects(table_id, TableRow(Engine.ROCKSDB), [gone]))
+            return
+        item = self._item(decision, table_id, key)
+        is_due = item is not None and item.expires_at_ms == expires_at_ms
+        if not is_due and (table_id, key) in self._items:
+            # An entry in flight gives it more time or deletes it, and takes this row away.
+            return
+        if item is None or is_due:
+            change = ItemChange(ChangeKind.EXPIRE, key, old_expires_at_ms=expires_at_ms)
+        else:
+            # A repair of the log left a row that says less than the item.
+            change = ItemChange(
+                ChangeKind.PUT,
+                key,
+                item.value,
+                item.create_revision,
+                item.version,
+                item.expires_at_ms,
+                expires_at_ms,
+            )
+        after = self._after(table, [change], {key: item})
+        self._stage(decision, RequestEffects(table_id, after, [change]))
 
     # Following the log --------------------------------------------------------------------------
 
@@ -261,8 +280,9 @@ class Decider:
             revision=table.revision + 1,
             young_changes=table.young_changes + len(changes),
             young_bytes=table.young_bytes + changed_bytes,
-            key_count=key_count,
-            byte_count=byte_count,
+            # A repair of the log may have given up the deletion of an item that was counted out.
+            key_count=max(key_count, 0),
+            byte_count=max(byte_count, 0),
         )
         return self._bounded(after)
 

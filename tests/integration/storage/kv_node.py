@@ -10,6 +10,7 @@ from strata.kv.v1 import kv_pb2
 from strata.kv.v1 import kv_storage_pb2 as kv
 from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import CallContext
+from strata_kv.machine import TableMachine
 from strata_kv.options import TableOptions
 from strata_seglog.ports import Disk
 from strata_state.ports import StateStore
@@ -74,6 +75,11 @@ class KvNode:
     @property
     def rpc(self) -> KvStorageServicer:
         return self._node.server.handler(KvStorageServicer)
+
+    @property
+    def tables(self) -> TableMachine:
+        """The applied tables."""
+        return self._kv._group_of(GROUP).tables
 
     async def write(
         self,

@@ -10,6 +10,7 @@ from strata.storage.v1 import lite_pb2
 from strata_broker.base.lite_config import LiteSection
 from strata_broker.metadata.metadata import TopicRow
 from strata_broker.storage_client.lite_directory import LiteDirectory
+from strata_mq.requests import Code, RequestError
 from strata_runtime.metrics import Metrics
 
 PARENT = cast("TopicRow", SimpleNamespace(topic_id=7, slot_base=0, queue_count=4))
@@ -47,3 +48,36 @@ async def test_a_number_that_was_replaced_is_not_kept() -> None:
     # News of the old number says nothing of the new one.
     directory.forget(7, 5)
     assert directory.number(PARENT, "a") == 9
+
+
+async def test_a_raft_group_that_does_not_answer_leaves_room_for_others() -> None:
+    """Questions for its lite topics wait for as long as their senders do."""
+    storage = Storage()
+    directory = LiteDirectory(
+        cast("Any", SimpleNamespace(owner=lambda topic, queue: 1 if topic is PARENT else 2)),
+        cast("Any", storage),
+        LiteSection(max_lookups=8),
+        metrics=Metrics.disabled(),
+    )
+    other = cast("TopicRow", SimpleNamespace(topic_id=8, slot_base=0, queue_count=4))
+    stuck = [asyncio.ensure_future(directory.numbers(PARENT, (f"n{one}",))) for one in range(10)]
+    await asyncio.sleep(0)
+    assert len(storage.answers) == 6
+    refused = [one.exception() for one in stuck if one.done()]
+    assert [cast("RequestError", one).code for one in refused] == [Code.TOO_MANY_REQUESTS] * 4
+    question = asyncio.ensure_future(directory.numbers(other, ("a",)))
+    await asyncio.sleep(0)
+    storage.answers[-1].set_result(5)
+    assert await question == {"a": 5}
+    # An answered caller makes room, and so does one that went away.
+    storage.answers[0].set_result(6)
+    stuck[1].cancel()
+    await asyncio.gather(*stuck[:2], return_exceptions=True)
+    more = [asyncio.ensure_future(directory.numbers(PARENT, (f"m{one}",))) for one in range(3)]
+    await asyncio.sleep(0)
+    assert [one.done() for one in more] == [False, False, True]
+    assert isinstance(more[2].exception(), RequestError)
+    for one in (*stuck, *more):
+        one.cancel()
+    await asyncio.gather(*stuck, *more, return_exceptions=True)
+    assert not directory._asked

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from strata.storage.v1 import storage_pb2
+from strata_broker.base import errors
 from strata_broker.base.lite_config import LiteSection
 from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.metadata.places import ANY_QUEUE, PopPlace, Wanted
@@ -157,6 +158,59 @@ async def test_places_of_a_lost_node_become_ready_by_and_by(receives: LiteReceiv
         await asyncio.sleep(0)
         seen.append(receives.ready)
     assert seen == [500, 1_000, 1_200]
+
+
+class Renumbering:
+    """A lite topic that ended: it begins anew with another number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def forget(self, topic_id: int, number: int) -> None:
+        """Forget an old number."""
+
+    async def numbers(self, topic: TopicRow, names: tuple[str, ...]) -> dict[str, int]:
+        """Return the new number."""
+        return dict.fromkeys(names, self.number)
+
+    def raft_group(self, topic: TopicRow, name: str) -> int:
+        """Return where it is."""
+        return 1
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+async def test_a_lite_topic_that_begins_anew_has_one_client_in_an_exclusive_group(
+    receives: LiteReceives, monkeypatch: pytest.MonkeyPatch, exclusive: bool
+) -> None:
+    """Another client subscribed to it since; the one before learns that when it looks."""
+    lost: list[tuple[str, str]] = []
+    receives.consumers.on_lost = lambda client_id, name: lost.append((client_id, name))
+    old = receives.subscribe(1, "a")
+    new = old._replace(queue=old.queue + 1)
+    other = receives.consumers.heard(receives.key._replace(client_id="other"))
+    before = receives.consumers.find(receives.key)
+    assert before is not None
+    before.exclusive = other.exclusive = exclusive
+    receives.consumers.add(other, {"a": new})
+    monkeypatch.setattr(receives.popper, "_directory", Renumbering(new.queue))
+    pop = receives.storage.pop
+
+    async def moved(request: storage_pb2.PopRequest, *more: Any) -> storage_pb2.PopResponse:
+        if request.queue == old.queue:
+            raise errors.refused(storage_pb2.OUTCOME_WRONG_GROUP)
+        return await pop(request, *more)
+
+    monkeypatch.setattr(receives.storage, "pop", moved)
+    receive = receives.begin(1)
+    await receives.parked(1)
+    holders = receives.consumers.of_place(new)
+    assert other in holders
+    assert (before in holders) is not exclusive
+    assert lost == ([(CLIENT, "a")] if exclusive else [])
+    assert (receives.consumers.find(receives.key) is None) is exclusive
+    assert receives.consumers.count == (1 if exclusive else 2)
+    receive.cancel()
+    await asyncio.gather(receive, return_exceptions=True)
 
 
 class Resting:

@@ -180,6 +180,24 @@ async def test_requests_at_the_same_time_do_not_pass_the_quota(
     assert subscriptions.consumers.count == QUOTA
 
 
+async def test_the_quota_of_a_client_is_for_all_its_consumer_groups(
+    subscriptions: Subscriptions,
+) -> None:
+    """Else one client takes the room of all others. Another client has its own."""
+    subscriptions.directory.may_answer.set()
+    await subscriptions.sync(PARTIAL_ADD, "ab")
+    subscriptions.group.consumer_group_id += 1
+    with pytest.raises(RequestError) as refused:
+        await subscriptions.sync(PARTIAL_ADD, "ab")
+    assert refused.value.code == Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+    assert subscriptions.consumers.count == 2
+    await subscriptions.sync(PARTIAL_ADD, "a")
+    # A repeat of all of them is none too many, also of those of one consumer group.
+    await subscriptions.sync(COMPLETE_ADD, "b")
+    await subscriptions.sync(PARTIAL_ADD, "abc", "other")
+    assert subscriptions.consumers.count == 2 * QUOTA
+
+
 @pytest.mark.parametrize(
     ("action", "names", "left"),
     [(PARTIAL_REMOVE, "a", "b"), (COMPLETE_REMOVE, "", ""), (COMPLETE_ADD, "b", "b")],

@@ -7,10 +7,11 @@ import random
 import pytest
 
 from strata.storage.v1 import storage_pb2
-from strata_kv.decider import BatchDecision, WriteRefused
+from strata_kv.commands import KvWrite, encode_kv_write
+from strata_kv.decider import BatchDecision, Decider, WriteRefused
 from strata_kv.model import ChangeKind, Engine
 from strata_kv.options import TableOptions
-from tests.unit.kv.tables import NOW_MS, TABLE, Group, check, delete, put, request_of
+from tests.unit.kv.tables import NOW_MS, TABLE, Group, apply, check, delete, put, request_of
 
 
 @pytest.fixture(params=list(Engine))
@@ -155,6 +156,17 @@ def test_an_item_that_gets_more_time_in_flight_does_not_end(group: Group) -> Non
     assert group.values() == {b"a": b"2"}
 
 
+def test_an_item_that_an_entry_in_flight_deletes_does_not_end_too(group: Group) -> None:
+    """Watches are told once that it is gone."""
+    group.write([put(b"a", b"1", ttl_ms=10)])
+    due = group.machine.expiries(0, NOW_MS + 11, 10)
+    group.decide([delete(b"a")])
+    group.propose(group.decider.expire(due))
+    group.apply()
+    assert [kind for _, kind, _, _ in group.changes()] == [ChangeKind.PUT, ChangeKind.DELETE]
+    assert group.machine.expiries(0, NOW_MS + 11, 10) == []
+
+
 def test_the_history_is_bounded_by_changes_and_by_bytes(group: Group) -> None:
     """Between half of the limit and all of it is kept, the newest always."""
     for options in (
@@ -228,3 +240,24 @@ def test_an_engine_that_is_not_known_is_refused() -> None:
         group.decider.write(decision, TABLE, wanted, NOW_MS)
     assert refused.value.outcome == storage_pb2.OUTCOME_INVALID
     assert not decision.sections
+
+
+def test_counts_of_a_table_never_fall_below_nothing(group: Group) -> None:
+    """A repair of the log gave up a deletion: the item is there again, and was counted out."""
+    group.write([put(b"a", b"1")])
+    group.decide([delete(b"a")])
+    lost = len(group.log)
+    group.decide([put(b"b", b"2")])
+    del group.log[lost - 1], group.in_flight[0]
+    group.decider = Decider(group.machine, group.options)
+    apply(group.machine, group.store, lost + 1, group.log[-1])
+    assert group.values() == {b"a": b"1", b"b": b"2"}
+    for key in (b"a", b"b"):
+        decision = BatchDecision()
+        operations = request_of([delete(key)], group.engine)
+        group.decider.write(decision, TABLE, operations, NOW_MS)
+        command = KvWrite(NOW_MS, 0, 0, b"", decision.sections)
+        apply(group.machine, group.store, lost + 2, encode_kv_write(command))
+    table = group.machine.table(TABLE)
+    assert table is not None
+    assert (table.key_count, table.byte_count, group.values()) == (0, 0, {})

@@ -25,10 +25,13 @@ from strata_broker.kv.writes import SERVICE
 from strata_broker.metadata.metadata import TopicRow
 from strata_broker.receives.receive import topic_ref
 from strata_broker.servicers.plugins import PluginParts
-from strata_mq.requests import RequestError
+from strata_mq.requests import Code, RequestError
 
 _MAX_BATCH = 512
 _MAX_BATCH_BYTES = 1024 * 1024
+
+# Outcomes that say whether the key is there, or that it may be asked for again.
+_ANSWERS = frozenset((storage_pb2.OUTCOME_OK, storage_pb2.OUTCOME_OVERLOADED))
 
 Response = TypeVar("Response", bound=Message)
 
@@ -72,6 +75,15 @@ class Reads:
             max_batch=_MAX_BATCH,
             max_batch_bytes=_MAX_BATCH_BYTES,
         )
+        # For items that an answer for many had no room for, or could not be read with it.
+        self._alone: Lanes[_Place, kv_storage_pb2.ReadKey, kv_storage_pb2.ReadResult] = Lanes(
+            "kv-read-alone",
+            self._exchange,
+            parts.calls.requests,
+            clock=parts.calls.clock,
+            max_batch=1,
+            max_batch_bytes=_MAX_BATCH_BYTES,
+        )
         self._batch_reads = parts.calls.metrics.histogram("strata_kv_batch_reads")
 
     async def get(
@@ -84,19 +96,23 @@ class Reads:
         """Return an item; None: there is no such key.
 
         Raises:
-            RequestError: TOO_MANY_REQUESTS; PROXY_TIMEOUT: no replica answered in time.
+            RequestError: BAD_REQUEST, the consistency is none; TOO_MANY_REQUESTS: a limit is
+                reached, or no disk can read the item now; PROXY_TIMEOUT: no replica answered in
+                time.
         """
+        consistency = _known(consistency)
         if self.in_flight >= self._config.max_reads_in_flight:
             raise errors.too_many_requests("too many reads are under way (kv.max_reads_in_flight)")
         wanted = kv_storage_pb2.ReadKey(table=topic_ref(topic), key=key)
 
         async def at(raft_group: int) -> kv_storage_pb2.ReadResult:
             place = _Place(raft_group, consistency)
-            while True:
-                result = await self._lanes.call(place, wanted, len(key), deadline_s)
-                if result.outcome != storage_pb2.OUTCOME_OVERLOADED:
-                    return result
-                # The items of that answer were too large together.
+            result = await self._lanes.call(place, wanted, len(key), deadline_s)
+            if result.outcome == storage_pb2.OUTCOME_OVERLOADED:
+                result = await self._alone.call(place, wanted, len(key), deadline_s)
+            if result.outcome == storage_pb2.OUTCOME_OVERLOADED:
+                raise errors.too_many_requests()
+            return result
 
         self.in_flight += 1
         try:
@@ -115,8 +131,10 @@ class Reads:
         """Return a page of a range.
 
         Raises:
-            RequestError: PROXY_TIMEOUT: no replica answered in time.
+            RequestError: BAD_REQUEST, the consistency is none; PROXY_TIMEOUT: no replica answered
+                in time.
         """
+        consistency = _known(consistency)
 
         async def at(raft_group: int) -> kv_storage_pb2.ScanResponse:
             # A new object: the former one may still be on its way.
@@ -144,8 +162,7 @@ class Reads:
         self._batch_reads.record(len(batch))
         # A node of another version may answer fewer: the lane fails the rest.
         for one, result in zip(batch, response.results, strict=False):
-            wrong = result.outcome == storage_pb2.OUTCOME_WRONG_GROUP
-            one.settle(errors.refused(result.outcome) if wrong else result)
+            one.settle(result if result.outcome in _ANSWERS else errors.refused(result.outcome))
 
     # Where to ask -------------------------------------------------------------------------------
 
@@ -231,6 +248,21 @@ class Reads:
     def _is_down(self, node_id: str) -> bool:
         node = self._cluster.view.node(node_id)
         return node is None or node.state == meta_pb2.NODE_STATE_DOWN
+
+
+def _known(
+    consistency: kv_pb2.Consistency.ValueType,
+) -> kv_pb2.Consistency.ValueType:
+    """Return which guarantee a client wants; there is a lane for each, so it must be a known one.
+
+    Raises:
+        RequestError: BAD_REQUEST.
+    """
+    if consistency == kv_pb2.CONSISTENCY_UNSPECIFIED:
+        return kv_pb2.CONSISTENCY_LEADER
+    if consistency not in kv_pb2.Consistency.values():
+        raise RequestError(Code.BAD_REQUEST, f"consistency {consistency} is not known")
+    return consistency
 
 
 def _placed(request: Placed, index: int) -> Placed:

@@ -51,6 +51,7 @@ _CHANGES = ("CreateTable", "DeleteTable")
 
 _caller: ContextVar[Audited] = ContextVar("caller of a table")
 _principal: ContextVar[Principal] = ContextVar("principal of a stream of a table")
+_owners: ContextVar[tuple[Owner, ...]] = ContextVar("owners of a stream of a table")
 
 
 class KvServicer:
@@ -70,6 +71,8 @@ class KvServicer:
         self._shares = shares
         most = most_each(config.max_watches_per_client, config.max_watches_per_address)
         self._stream_shares = CallShares("streams of tables", most, metrics=parts.calls.metrics)
+        most = most_each(config.max_exports_per_client, config.max_exports_per_address)
+        self._export_shares = CallShares("exports of tables", most, metrics=parts.calls.metrics)
         self._cluster = parts.cluster
         self._calls = parts.calls
         self._audit = parts.audit
@@ -274,9 +277,10 @@ class KvServicer:
     ) -> AsyncGenerator[kv_pb2.ExportResponse, None]:
         """Stream all items."""
         topic = self._tables.get(request.table)
-        async with aclosing(self._streams.export(topic, deadline_s)) as parts:
-            async for response in parts:
-                yield response
+        with self._export_shares.holding(_owners.get()):
+            async with aclosing(self._streams.export(topic, deadline_s)) as parts:
+                async for response in parts:
+                    yield response
 
     # On the edge --------------------------------------------------------------------------------
 
@@ -300,8 +304,10 @@ class KvServicer:
             request = _parsed(rpc.request_type, data)
             _caller.set(audited(info))
             _principal.set(principal_of(info))
+            owners = _owners_of(info)
+            _owners.set(owners)
             try:
-                with self._stream_shares.holding(_owners_of(info)):
+                with self._stream_shares.holding(owners):
                     async with aclosing(rpc.function(request, self._deadline_s(info))) as responses:
                         async for response in responses:
                             yield response.SerializeToString()

@@ -7,6 +7,7 @@ it sent. An export cannot: the new leader has other items by then.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 
@@ -25,6 +26,9 @@ from strata_runtime.backoff import Backoff
 from strata_runtime.timeouts import Timeout
 
 _EXPORT_PAUSE_S = 0.05
+# A watch is told how far it came, if there is nothing for it for so long: it goes on from there at
+# another broker, while the history still has that revision.
+_PROGRESS_S = 1.0
 _MOVED = frozenset((storage_pb2.OUTCOME_WRONG_GROUP, storage_pb2.OUTCOME_SEALED))
 
 
@@ -59,7 +63,7 @@ class Streams:
     async def watch(
         self, topic: TopicRow, prefix: bytes, from_revision: int
     ) -> AsyncGenerator[kv_pb2.WatchResponse, None]:
-        """Yield changes for as long as the caller wants.
+        """Yield changes for as long as the caller wants, and at times how far it came.
 
         Raises:
             RequestError: PRECONDITION_FAILED, the revision is not kept any more; NOT_FOUND, the
@@ -68,7 +72,7 @@ class Streams:
         with self._counted_watch():
             client = self._calls.config.storage_client
             backoff = Backoff(client.first_retry_ms, client.max_retry_ms, self._random)
-            next_revision, is_first = from_revision, True
+            next_revision, told_s = from_revision, -math.inf
             while True:
                 if self._cluster.view.topic_by_id(topic.topic_id) is None:
                     raise RequestError(Code.NOT_FOUND, "the table was deleted")
@@ -77,8 +81,9 @@ class Streams:
                     async for told in news:
                         backoff.reset()
                         next_revision = told.revision + 1
-                        if told.changes or is_first:
-                            is_first = False
+                        now_s = self._calls.clock.monotonic_s()
+                        if told.changes or now_s >= told_s + _PROGRESS_S:
+                            told_s = now_s
                             yield kv_pb2.WatchResponse(changes=told.changes, revision=told.revision)
                 await asyncio.sleep(backoff.next_s())
 

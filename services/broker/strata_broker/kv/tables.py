@@ -101,13 +101,24 @@ class Tables:
         key = (name.namespace, topic_of(name.name))
         task = self._creating.get(key)
         if task is None:
-            if len(self._creating) >= self._calls.config.metadata.max_creations_in_flight:
-                raise errors.too_many_requests(
-                    "too many tables are being created (metadata.max_creations_in_flight)"
-                )
-            task = self._calls.requests.spawn("create table", self._create(key, use))
+            first_uses = self._cluster.first_uses
+            sharers = (
+                first_uses.begin_own("tables")
+                if use is None
+                else first_uses.begin("tables", name.namespace, use)
+            )
+            try:
+                task = self._calls.requests.spawn("create table", self._create(key, use))
+            except BaseException:
+                first_uses.end(sharers)
+                raise
             self._creating[key] = task
-            task.add_done_callback(lambda _: self._creating.pop(key, None))
+
+            def ended(_: object) -> None:
+                self._creating.pop(key, None)
+                first_uses.end(sharers)
+
+            task.add_done_callback(ended)
         # A waiter that leaves must not end the creation for other waiters.
         failure = await asyncio.shield(task)
         if failure is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from strata_broker.storage_client.quiet_places import ConsumerPlace
@@ -41,10 +41,21 @@ class LiteConsumer:
         ready: places that may have messages, the one to look at first in front.
         attempts: places that served an attempt; a repeat looks there first.
         version: of the newest subscription that had one.
+        exclusive: whether the consumer group lets one client have a lite topic.
         heard_s: when it subscribed or received last.
     """
 
-    __slots__ = ("attempts", "coming", "heard_s", "key", "names", "places", "ready", "version")
+    __slots__ = (
+        "attempts",
+        "coming",
+        "exclusive",
+        "heard_s",
+        "key",
+        "names",
+        "places",
+        "ready",
+        "version",
+    )
 
     def __init__(self, key: LiteKey, now_s: float) -> None:
         self.key = key
@@ -54,6 +65,7 @@ class LiteConsumer:
         self.ready: OrderedDict[ConsumerPlace, None] = OrderedDict()
         self.attempts: OrderedDict[int, ConsumerPlace] = OrderedDict()
         self.version = 0
+        self.exclusive = False
         self.heard_s = now_s
 
     def served(self, attempt: int, place: ConsumerPlace) -> None:
@@ -70,6 +82,7 @@ class LiteConsumers:
 
     Attributes:
         count: subscriptions, and those that are coming.
+        on_lost: told the client and the name of a lite topic that another client has.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -80,6 +93,7 @@ class LiteConsumers:
         # Receives that wait; a dict for its order.
         self._waiting: defaultdict[LiteKey, dict[asyncio.Future[None], None]] = defaultdict(dict)
         self.count = 0
+        self.on_lost: Callable[[str, str], None] = lambda client_id, name: None
 
     def find(self, key: LiteKey) -> LiteConsumer | None:
         """Return what a client subscribed to; None: nothing."""
@@ -137,6 +151,15 @@ class LiteConsumers:
         if consumer.ready:
             self.wake(consumer.key)
 
+    def renumber(self, consumer: LiteConsumer, name: str, place: ConsumerPlace) -> None:
+        """Move a lite topic that began anew, unless another client of an exclusive group has it."""
+        if consumer.exclusive and any(one is not consumer for one in self.of_place(place)):
+            self.remove(consumer, (name,))
+            self.forget_empty(consumer)
+            self.on_lost(consumer.key.client_id, name)
+        else:
+            self.add(consumer, {name: place})
+
     def remove(self, consumer: LiteConsumer, names: Iterable[str]) -> None:
         """Remove lite topics; those that are not there do not matter."""
         for name in names:
@@ -161,6 +184,11 @@ class LiteConsumers:
         of_client.pop(consumer, None)
         if not of_client:
             del self._by_client[key.client_id]
+
+    def count_of(self, client_id: str) -> int:
+        """Return a client's subscriptions, and those that are coming, in all consumer groups."""
+        consumers = self._by_client.get(client_id, ())
+        return sum(len(one.places) + len(one.coming) for one in consumers)
 
     def drop_client(self, client_id: str) -> None:
         """Forget a client that said goodbye."""

@@ -191,7 +191,7 @@ class LitePopper:
                 # Storage does not know yet that it has it.
                 self._pause(place)
             else:
-                self._consumers.add(consumer, {name: new})
+                self._consumers.renumber(consumer, name, new)
 
     def _look_again(self, place: ConsumerPlace) -> None:
         self._quiet.forget(place)

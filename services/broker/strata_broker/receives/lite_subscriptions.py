@@ -68,6 +68,7 @@ class LiteSubscriptions:
         self._clock = clock
         self._swept_s = clock.monotonic_s()
         self.tell_others: TellOthers | None = None
+        consumers.on_lost = self._notify
         sessions.on_terminated(consumers.drop_client)
 
     async def sync(self, caller: Caller, request: service_pb2.SyncLiteSubscriptionRequest) -> None:
@@ -137,6 +138,7 @@ class LiteSubscriptions:
         consumer = self._check_and_remove(key, request)
         if consumer is None:
             return
+        consumer.exclusive = group.lite_exclusive
         names = dict.fromkeys(request.lite_topic_set)
         new = [name for name in names if name not in consumer.places]
         expected = self._consumers.expect(consumer, new)
@@ -178,7 +180,7 @@ class LiteSubscriptions:
         if consumer is not None and version and version < consumer.version:
             return None
         if adds:
-            self._check_room(consumer, names, complete=_is_complete(request.action))
+            self._check_room(key, consumer, names, complete=_is_complete(request.action))
         elif consumer is None:
             return None
         consumer = self._consumers.heard(key)
@@ -197,13 +199,20 @@ class LiteSubscriptions:
         return None
 
     def _check_room(
-        self, consumer: LiteConsumer | None, names: Collection[str], *, complete: bool
+        self,
+        key: LiteKey,
+        consumer: LiteConsumer | None,
+        names: Collection[str],
+        *,
+        complete: bool,
     ) -> None:
         for name in names:
             check_lite_topic(self._limits, name)
         known = set() if consumer is None else consumer.places.keys() | consumer.coming.keys()
         new = [name for name in names if name not in known]
-        total = len(names) if complete else len(known) + len(new)
+        total = self._consumers.count_of(key.client_id) + len(new)
+        if complete:
+            total -= len(known - set(names))
         quota = self._config.telemetry.lite_subscription_quota
         if total > quota:
             raise RequestError(

@@ -459,7 +459,9 @@ class Receiver:
         place: PopPlace,
     ) -> storage_pb2.PopRequest:
         room_bytes = share.ask()
-        latest = self._config.receive.start_from_latest
+        # The messages of a lite topic are newer than its subscription, or an option says where to
+        # begin; and it begins anew whenever it ended.
+        latest = self._config.receive.start_from_latest and not receive.topic.is_lite
         spread = self._reads.spread.begin(
             place.raft_group, receive.topic.topic_id, group.consumer_group_id
         )

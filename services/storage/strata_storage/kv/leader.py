@@ -20,8 +20,10 @@ from strata_kv.machine import TableMachine
 from strata_kv.names import QUEUE
 from strata_mq.commands import DropKind
 from strata_multiraft import LogFull, NotLeader, Overloaded, ReadOnly
+from strata_state.ports import StateError
 from strata_storage.base.errors import Refused
 from strata_storage.group.translation import topic_of
+from strata_storage.kv.failures import refusal_of_row
 from strata_storage.kv.options import KvOptions
 from strata_storage.leading.leader import GroupLeader
 from strata_storage.leading.proposer import refusal_of
@@ -59,6 +61,8 @@ class KvLeader:
         self._decider = Decider(tables, options.tables)
         # Answers that wait for their entry's rows; a repeat waits for the first one's.
         self._waiting: dict[_Batch, asyncio.Future[kv.WriteResponse]] = {}
+        # Broker boot id -> sequence of its newest batch in flight.
+        self._newest: dict[int, int] = {}
         # No item ends before, as far as it is known.
         self._floor_ms = 0
         self._next_expiry_ms = 0
@@ -87,8 +91,10 @@ class KvLeader:
         answer = self._waiting.get(batch)
         if answer is None:
             row = self._tables.reply(request.broker_boot_id)
-            if row is not None and request.sequence < row.sequence:
-                raise Refused(pb.OUTCOME_INVALID, "a later batch of this broker is done already")
+            done = 0 if row is None else row.sequence
+            if request.sequence < max(done, self._newest.get(request.broker_boot_id, 0)):
+                # Its answer would take the place of the later one's.
+                raise Refused(pb.OUTCOME_INVALID, "a later batch of this broker is there already")
             if row is not None and request.sequence == row.sequence:
                 return kv.WriteResponse.FromString(row.reply)
             decision, now_ms = self._decide(request.writes)
@@ -109,6 +115,7 @@ class KvLeader:
         self._leader.check_ready()
         now_ms = self._proposer.now_ms()
         decision = BatchDecision()
+        current_bytes = 0
         for write in writes:
             try:
                 self._check_place(write)
@@ -116,7 +123,33 @@ class KvLeader:
             except WriteRefused as refused:
                 result = kv.TableWriteResult(outcome=refused.outcome, reason=str(refused))
                 decision.results.append(result)
+            except StateError as failure:
+                # An item that it names: the requests of others have nothing to do with that.
+                refusal = refusal_of_row(failure)
+                result = kv.TableWriteResult(outcome=refusal.outcome, reason=refusal.reason)
+                decision.results.append(result)
+            else:
+                current_bytes = self._bound(decision.results, current_bytes)
         return decision, now_ms
+
+    def _bound(self, results: list[kv.TableWriteResult], current_bytes: int) -> int:
+        """Let the last request be tried again if what stood in its way has no room in the answer.
+
+        Args:
+            results: so far.
+            current_bytes: of the items in the other ones.
+
+        Returns:
+            The same with the last one.
+        """
+        if not results[-1].HasField("current"):
+            return current_bytes
+        with_last_bytes = current_bytes + results[-1].ByteSize()
+        if not current_bytes or with_last_bytes <= self._options.max_current_bytes:
+            return with_last_bytes
+        reason = "items that stand in the way of writes are too large for one answer: try again"
+        results[-1] = kv.TableWriteResult(outcome=pb.OUTCOME_OVERLOADED, reason=reason)
+        return current_bytes
 
     def _check_place(self, write: kv.TableWrite) -> None:
         topic = topic_of(write.table)
@@ -141,7 +174,7 @@ class KvLeader:
             self._decider.applied(decision)
             # From now on a scan for what ends next finds it.
             self._note_end(decision)
-            self._waiting.pop(batch, None)
+            self._answered(batch)
             if not answer.done():
                 answer.set_result(response)
 
@@ -149,6 +182,7 @@ class KvLeader:
         entry = self._proposer.propose((encode_kv_write(command),), applied)
         self._decider.accept(decision)
         self._waiting[batch] = answer
+        self._newest[batch[0]] = batch[1]
         entry.add_done_callback(partial(self._committed, batch))
         return answer
 
@@ -156,9 +190,16 @@ class KvLeader:
         """Refuse who waits for an entry that will not be applied here, as far as is known."""
         failure = None if entry.cancelled() else entry.exception()
         if isinstance(failure, (NotLeader, Overloaded, ReadOnly, LogFull)):
-            answer = self._waiting.pop(batch, None)
+            answer = self._answered(batch)
             if answer is not None:
                 _fail(answer, refusal_of(failure))
+
+    def _answered(self, batch: _Batch) -> asyncio.Future[kv.WriteResponse] | None:
+        """Forget a batch that is in flight no more; return its answer, if somebody waits."""
+        broker_boot_id, sequence = batch
+        if self._newest.get(broker_boot_id) == sequence:
+            del self._newest[broker_boot_id]
+        return self._waiting.pop(batch, None)
 
     def _note_end(self, decision: BatchDecision) -> None:
         ends_ms = decision.next_expiry_ms
@@ -173,6 +214,7 @@ class KvLeader:
 
         Raises:
             Refused: not now; it is tried again.
+            StateError: the same; none of those that are due could be read.
         """
         now_ms = self._proposer.now_ms()
         if self._is_expiring or now_ms < self._next_expiry_ms or not self._leader.ready:
@@ -196,7 +238,7 @@ class KvLeader:
         self._is_expiring = True
         # Scans begin behind what is gone, not at the first key (rule 27), unless a write from now
         # on says otherwise.
-        self._floor_ms = due[-1].expires_at_ms
+        self._floor_ms = decision.first_unread_ms or due[-1].expires_at_ms
         return len(due)
 
 

@@ -18,7 +18,8 @@ class KvOptions:
         max_followers: streams that tell changes, per raft group.
         max_dumps: exports under way, per raft group; each holds files of the store.
         max_items: of one answer.
-        max_bytes: of one answer, except that one item always goes.
+        max_bytes: of one answer to a read, except that one item always goes.
+        max_current_bytes: of items that stood in the way of the writes of one batch, likewise.
         expiry_interval_ms: how often items are looked for whose time is over.
         expiry_batch: items that one entry ends.
     """
@@ -29,6 +30,7 @@ class KvOptions:
     max_dumps: int = 4
     max_items: int = 1_000
     max_bytes: int = 4 * 1024 * 1024
+    max_current_bytes: int = 16 * 1024 * 1024
     expiry_interval_ms: int = 200
     expiry_batch: int = 500
 

@@ -22,11 +22,13 @@ from strata_mq.commands import DropKind
 from strata_multiraft import NotLeader, Overloaded, ReadOnly
 from strata_runtime.metrics import Metrics
 from strata_runtime.timeouts import Timeout
+from strata_state.ports import StateError
 from strata_storage.base.disk_guard import DiskMark
 from strata_storage.base.errors import Refused
 from strata_storage.group.engine import GroupEngine
 from strata_storage.group.node_plugins import PluginNode
 from strata_storage.group.translation import topic_of
+from strata_storage.kv.failures import refusal_of_row
 from strata_storage.kv.group import KvGroup
 from strata_storage.kv.options import KvOptions
 from strata_storage.leading.proposer import refusal_of
@@ -94,10 +96,17 @@ class KvStorageServicer:
         size_bytes = 0
         for wanted in request.keys:
             result = response.results.add(outcome=pb.OUTCOME_OK)
-            if not _is_here(engine, wanted.table):
-                result.outcome = pb.OUTCOME_WRONG_GROUP
+            try:
+                if not _is_here(engine, wanted.table):
+                    result.outcome = pb.OUTCOME_WRONG_GROUP
+                    continue
+                item = group.tables.item(wanted.table.topic_id, wanted.key)
+            except StateError as failure:
+                if len(request.keys) == 1:
+                    raise refusal_of_row(failure) from failure
+                # The caller asks for it again, alone, and is told then.
+                result.outcome = pb.OUTCOME_OVERLOADED
                 continue
-            item = group.tables.item(wanted.table.topic_id, wanted.key)
             if item is None:
                 continue
             size_bytes += len(item.data)
@@ -120,7 +129,8 @@ class KvStorageServicer:
         size_bytes = 0
         rows = group.tables.scan(table_id, request.begin, request.end, max_items + 1)
         for count, (key, item) in enumerate(rows):
-            size_bytes += _ITEM_BYTES + len(key) + (0 if request.keys_only else item.value_bytes)
+            # A row is read with its value, also for its key only.
+            size_bytes += _ITEM_BYTES + len(key) + item.value_bytes
             if count == max_items or (count and size_bytes > max_bytes):
                 response.more = True
                 break
@@ -152,6 +162,8 @@ class KvStorageServicer:
         """Tell changes until the leader goes, or the caller."""
         group, engine = await self._leading(request.raft_group)
         leader, table_id = group.leading(), request.table.topic_id
+        # Before the first answer: the caller goes on from its revision, wherever the table is.
+        _check_here(engine, request.table)
         with group.following(table_id) as changed:
             revision = _revision(group, table_id)
             if request.from_revision:
@@ -184,9 +196,10 @@ class KvStorageServicer:
                 if size_bytes > self._options.max_bytes or len(responses) > self._options.max_items:
                     break
                 responses.append(kv.FollowResponse(revision=changed_at))
+            # A change counts when it is read, wanted or not.
+            size_bytes += _ITEM_BYTES + len(change.key) + len(change.value)
             if change.key.startswith(prefix):
                 _fill_change(responses[-1].changes.add(), changed_at, change)
-                size_bytes += len(change.key) + len(change.value)
         return responses
 
     async def dump(
@@ -265,6 +278,9 @@ def _revision(group: KvGroup, table_id: int) -> int:
 def _is_here(engine: GroupEngine, table: pb.TopicRef) -> bool:
     machine = engine.machine
     if (DropKind.TOPIC, table.topic_id) in machine.dropped:
+        return False
+    if (table.topic_id, QUEUE) in machine.moves:
+        # It was empty when it was sealed; its row here is for epochs with messages.
         return False
     return machine.serves_queue(topic_of(table), QUEUE)
 
