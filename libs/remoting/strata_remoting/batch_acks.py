@@ -7,6 +7,7 @@ bytes of the bits as numbers.
 from __future__ import annotations
 
 import binascii
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -17,6 +18,8 @@ _BYTE_MAX = 0xFF
 _NUMBER_MAX = (1 << 63) - 1
 # Offsets that clients count from the first one of a pop.
 _MOST_BIT_BYTES = 1 << 16
+# A byte with any bit.
+_ONES = re.compile(rb"[^\x00]", re.DOTALL)
 
 
 class BatchAck(NamedTuple):
@@ -46,7 +49,9 @@ class BatchAck(NamedTuple):
 
     def offsets(self) -> Iterator[int]:
         """Yield the offsets of the messages, in order."""
-        for at, byte in enumerate(self.bits):
+        # The time goes with the messages: a client sends megabytes without one.
+        for found in _ONES.finditer(self.bits):
+            at, byte = found.start(), found[0][0]
             for bit in range(8):
                 if byte >> bit & 1:
                     yield self.first_offset + 8 * at + bit

@@ -452,6 +452,20 @@ async def test_a_group_begins_new_lite_topics_where_the_client_says(
     assert got == {name: [first[name] + at for at in numbers] for name, numbers in places.items()}
 
 
+async def test_a_message_after_the_subscription_is_new_to_a_group_that_begins_at_new_ones(
+    cluster: ClusterUnderTest,
+) -> None:
+    """Also if nobody received in between: a lite topic that ends begins anew as if it were new."""
+    config = CONFIG.model_copy(
+        update={"receive": CONFIG.receive.model_copy(update={"start_from_latest": True})}
+    )
+    async with brokers_over(cluster, config) as brokers:
+        client = brokers[0].client
+        await subscribe(client, "a")
+        await send(client, (1, 2), "a")
+        assert [number_of(one) for one in await take(client, 2)] == [1, 2]
+
+
 async def test_a_negative_offset_option_is_refused(clients: list[Client]) -> None:
     """Nothing is subscribed to."""
     for option in (Option(offset=-1), Option(tail_n=-1), Option(timestamp=-1)):

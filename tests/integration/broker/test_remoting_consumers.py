@@ -137,6 +137,9 @@ async def test_offsets_are_stored_and_shared_with_grpc(brokers: Sequence[Cluster
             )
         ]
         assert ends == ["0", "3", "0"]
+        never = {**queue, "timestamp": (1 << 63) - 1}
+        behind = await client.call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, never)
+        assert behind.fields["offset"] == "3", "a time that has not come yet"
     _, got = await brokers[0].client.receive("orders", GROUP, broker="strata-1", polling_s=5)
     assert [one.body for one in got] == [b"2"]
 

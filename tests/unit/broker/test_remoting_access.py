@@ -19,9 +19,11 @@ from strata_remoting import (
     SIGNATURE,
     AdminCode,
     OffsetPlace,
+    RecallHandle,
     RemotingCommand,
     RequestCode,
     ResponseCode,
+    encode_recall_handle,
     physical_offset,
 )
 from strata_testing import until
@@ -204,6 +206,16 @@ async def test_a_pull_needs_the_group_and_the_topic(clients: Clients) -> None:
         RequestCode.ACK_MESSAGE,
         RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
         AdminCode.QUERY_CONSUME_TIME_SPAN,
+        AdminCode.VIEW_BROKER_STATS_DATA,
+        AdminCode.QUERY_TOPIC_CONSUME_BY_WHO,
+        AdminCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
+        AdminCode.CONSUME_MESSAGE_DIRECTLY,
+        AdminCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.RECALL_MESSAGE,
     ],
 )
 @pytest.mark.parametrize("user", ["bob", "cat"])
@@ -217,18 +229,28 @@ async def test_requests_do_not_tell_which_topics_there_are(
         "timestamp": 0, "offset": 0, "extraInfo": "0 0 1000 0 0 strata-1 0 0 handle",
         "index": 0, "count": 1, "readQueueNums": 1, "writeQueueNums": 1, "producerGroup": "p",
         "queueOffset": 0, "commitOffset": 0, "invisibleTime": 1_000, "pollTime": 0, "maxMsgNums": 1,
+        "statsName": "TOPIC_PUT_NUMS", "msgId": "m", "clientId": "c", "a": "p", "e": 0,
     }  # fmt: skip
     answers = []
     for name in ("secrets", "unknown"):
-        asked = {"topic": name, "consumerGroup": "readers", "clientId": "c", "strategyName": "AVG"}
+        asked: dict[str, object] = {
+            "topic": name,
+            "consumerGroup": "readers",
+            "clientId": "c",
+            "strategyName": "AVG",
+        }
         ack = {"c": "readers", "t": name, "b": "AQ=="}
-        in_body = {
+        handle = encode_recall_handle(RecallHandle(name, "strata-r00", 0, "id", "own"))
+        named = {"topic": name, "b": name, "statsKey": name, "recallHandle": handle}
+        queues = {"topicName": name, "readQueueNums": 1, "writeQueueNums": 1}
+        in_body: dict[int, dict[str, object]] = {
+            AdminCode.UPDATE_AND_CREATE_TOPIC_LIST: {"topicConfigList": [queues]},
             RequestCode.QUERY_ASSIGNMENT: asked,
             AdminCode.SET_MESSAGE_REQUEST_MODE: asked | {"mode": "POP"},
             RequestCode.BATCH_ACK_MESSAGE: {"acks": [ack]},
         }
         body = json.dumps(in_body[code]).encode() if code in in_body else b""
-        answers.append(await bob.ask(code, fields | {"topic": name}, body))
+        answers.append(await bob.ask(code, fields | named, body))
     assert [answer.code for answer in answers] == [ResponseCode.NO_PERMISSION] * 2
     remarks = [answer.remark.replace("unknown", "secrets") for answer in answers]
     assert remarks[0] == remarks[1]
@@ -240,15 +262,32 @@ async def test_requests_do_not_tell_which_topics_there_are(
         (AdminCode.DELETE_SUBSCRIPTIONGROUP, "groupName"),
         (AdminCode.CLONE_GROUP_OFFSET, "destGroup"),
         (AdminCode.INVOKE_BROKER_TO_RESET_OFFSET, "group"),
+        (AdminCode.GET_SUBSCRIPTIONGROUP_CONFIG, "group"),
+        (AdminCode.QUERY_TOPICS_BY_CONSUMER, "group"),
+        (AdminCode.GET_CONSUME_STATS, "consumerGroup"),
+        (AdminCode.GET_CONSUMER_RUNNING_INFO, "consumerGroup"),
+        (AdminCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, "groupName"),
+        (RequestCode.PULL_MESSAGE, "consumerGroup"),
+        (RequestCode.POP_MESSAGE, "consumerGroup"),
+        (RequestCode.NOTIFICATION, "consumerGroup"),
+        (RequestCode.QUERY_CONSUMER_OFFSET, "consumerGroup"),
+        (RequestCode.UPDATE_CONSUMER_OFFSET, "consumerGroup"),
+        (RequestCode.GET_CONSUMER_LIST_BY_GROUP, "consumerGroup"),
     ],
 )
-async def test_operators_requests_do_not_tell_which_groups_there_are(
-    clients: Clients, code: AdminCode, field: str
+@pytest.mark.parametrize("user", ["bob", "ann"])
+async def test_requests_do_not_tell_which_groups_there_are(
+    clients: Clients, code: AdminCode | RequestCode, field: str, user: str
 ) -> None:
     """A user without a right to a group gets the same answer whether the group exists or not."""
-    bob = await clients.of("bob")
+    bob = await clients.of(user)
+    fields: dict[str, object] = {
+        "srcGroup": "x", "topic": "orders", "clientId": "c", "queueId": 0, "sysFlag": 0,
+        "queueOffset": 0, "maxMsgNums": 1, "invisibleTime": 1_000, "pollTime": 0, "commitOffset": 0,
+        "order": "true",
+    }  # fmt: skip
     answers = [
-        await bob.ask(code, {"srcGroup": "x", "topic": "orders", field: name})
+        await bob.ask(code, fields | {field: name}, json.dumps({"groupName": name}).encode())
         for name in ("others", "unknown")
     ]
     assert [answer.code for answer in answers] == [ResponseCode.NO_PERMISSION] * 2

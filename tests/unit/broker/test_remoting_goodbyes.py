@@ -13,13 +13,16 @@ import pytest
 
 from strata_broker.access.principals import ANYBODY, AccessRefused, Principal
 from strata_broker.base.config import SessionSection
+from strata_broker.base.remoting_config import RemotingSection
 from strata_broker.clients.sessions import Sessions
 from strata_broker.remoting.consumers import RemotingConsumers
 from strata_broker.remoting.exchange import Exchange
 from strata_broker.remoting.members import RemotingMembers
 from strata_broker.remoting.position_updates import PositionUpdates
 from strata_broker.remoting.requesters import Requesters
-from strata_remoting import RemotingCommand, RequestCode, Serialization
+from strata_broker.remoting.subscription_room import SubscriptionRoom
+from strata_mq.requests import RequestError
+from strata_remoting import RemotingCommand, RemotingError, RequestCode, Serialization
 from strata_runtime.metrics import Metrics
 from strata_testing import ManualClock
 
@@ -72,13 +75,15 @@ class ProducerGroupsStub:
 class World:
     """Consumers of one broker."""
 
-    def __init__(self) -> None:
-        self.sessions = Sessions(SessionSection(), ManualClock())
+    def __init__(self, **remoting: int) -> None:
+        self.clock = ManualClock()
+        self.sessions = Sessions(SessionSection(), self.clock)
         self.members = RemotingMembers(
             self.sessions,
-            ManualClock(),
+            self.clock,
             member_timeout_ms=1_000,
             notice_pause_ms=100,
+            room=SubscriptionRoom(RemotingSection.model_validate(remoting), Metrics.disabled()),
             metrics=Metrics.disabled(),
         )
         self.updates = PositionUpdates()
@@ -95,13 +100,14 @@ class World:
             updates=self.updates,
             requesters=self.requesters,
             max_groups=4,
-            max_json_bytes=1_024,
+            max_json_bytes=100_000,
         )
 
-    async def heartbeat(self, client: Peer, client_id: str, *groups: str, user: str = "") -> None:
-        consumers = [
-            {"groupName": group, "subscriptionDataSet": [{"topic": "orders"}]} for group in groups
-        ]
+    async def heartbeat(
+        self, client: Peer, client_id: str, *groups: str, user: str = "", tags: str = "*"
+    ) -> None:
+        wanted = [{"topic": "orders", "subString": tags}]
+        consumers = [{"groupName": group, "subscriptionDataSet": wanted} for group in groups]
         data = {"clientID": client_id, "consumerDataSet": consumers}
         command = RemotingCommand(RequestCode.HEART_BEAT, body=json.dumps(data).encode())
         await self.consumers.heartbeat(_exchange(command, client, user))
@@ -218,3 +224,81 @@ async def test_the_id_of_another_users_client_is_not_taken() -> None:
     assert world.members.client_ids("g") == [CLIENT_ID, "own"]
     await world.goodbye(thief)
     assert world.members.client_ids("g") == [CLIENT_ID, "own"]
+
+
+TOO_MANY = r"a client has at most 4 groups \(remoting\.max_groups_per_client\)"
+
+
+async def test_groups_count_over_all_heartbeats_of_a_connection() -> None:
+    """A client that names others each time has no more of them at the end."""
+    world, client = World(), Peer()
+    await world.heartbeat(client, CLIENT_ID, "g0", "g1", "g2", "g3")
+    with pytest.raises(RemotingError, match=TOO_MANY):
+        await world.heartbeat(client, CLIENT_ID, "g4")
+    await world.heartbeat(client, CLIENT_ID, "g2", "g3")
+    assert world.members.client_ids("g4") == []
+    goodbye = RemotingCommand(
+        RequestCode.UNREGISTER_CLIENT, fields={"clientID": CLIENT_ID, "consumerGroup": "g0"}
+    )
+    await world.consumers.unregister(_exchange(goodbye, client))
+    await world.heartbeat(client, CLIENT_ID, "g4")
+    assert world.members.client_ids("g4") == [CLIENT_ID]
+
+
+async def test_groups_count_over_heartbeats_side_by_side() -> None:
+    """Each of them had room when it began."""
+    world, client = World(), Peer()
+    held = asyncio.Event()
+    for number in range(8):
+        world.face.held[f"{CLIENT_ID}@g{number}"] = held
+    beats = [
+        asyncio.ensure_future(world.heartbeat(client, CLIENT_ID, f"g{number}"))
+        for number in range(8)
+    ]
+    await _turns()
+    held.set()
+    failures = await asyncio.gather(*beats, return_exceptions=True)
+    assert [type(one) for one in failures] == [type(None)] * 4 + [RemotingError] * 4
+    joined = [number for number in range(8) if world.members.client_ids(f"g{number}")]
+    assert joined == [0, 1, 2, 3]
+
+
+async def test_groups_that_a_client_left_silently_make_room() -> None:
+    """Some clients say goodbye to no group: they leave it out of their heartbeats."""
+    world, client = World(), Peer()
+    await world.heartbeat(client, CLIENT_ID, "g0", "g1", "g2", "g3")
+    world.clock.advance(0.6)
+    await world.heartbeat(client, CLIENT_ID, "g0")
+    world.clock.advance(0.6)
+    await world.heartbeat(client, CLIENT_ID, "g0", "g4", "g5", "g6")
+    with pytest.raises(RemotingError, match=TOO_MANY):
+        await world.heartbeat(client, CLIENT_ID, "g7")
+    assert world.members.client_ids("g0") == world.members.client_ids("g6") == [CLIENT_ID]
+    assert world.members.client_ids("g1") == []
+
+
+async def test_subscriptions_of_an_address_have_a_share_of_memory() -> None:
+    """A heartbeat may have a megabyte of expressions, and an address thousands of connections."""
+    world = World(
+        max_subscription_bytes_per_client=65_536, max_subscription_bytes_per_address=100_000
+    )
+    first, second, other = Peer(), Peer(), Peer()
+    second.peer, other.peer = "127.0.0.1:2", "127.0.0.2:1"
+    await world.heartbeat(first, "c1", "g", tags="a" * 60_000)
+    with pytest.raises(RequestError, match=r"remoting\.max_subscription_bytes"):
+        await world.heartbeat(first, "c1", "h", tags="a" * 60_000)
+    with pytest.raises(RequestError, match=r"remoting\.max_subscription_bytes"):
+        await world.heartbeat(second, "c2", "g", tags="a" * 60_000)
+    await world.heartbeat(other, "c3", "g", tags="a" * 60_000)
+    assert world.members.client_ids("g") == ["c1", "c3"]
+    for _ in range(3):
+        # Its own expression is replaced, which needs no more room.
+        await world.heartbeat(first, "c1", "g", tags="b" * 60_000)
+    with pytest.raises(RequestError, match=r"remoting\.max_subscription_bytes"):
+        await world.heartbeat(first, "c1", "g", tags="c" * 70_000)
+    kept = world.members.subscription("c1", "g", "orders")
+    assert kept is not None
+    assert kept.expression == "b" * 60_000
+    world.lost(first)
+    await world.heartbeat(second, "c2", "g", tags="a" * 60_000)
+    assert world.members.client_ids("g") == ["c2", "c3"]

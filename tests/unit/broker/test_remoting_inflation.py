@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import threading
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -11,7 +13,11 @@ import lz4.frame
 import pytest
 import zstandard
 
+from strata_broker.remoting import inflating
+from strata_broker.remoting.inflating import BodyInflater
 from strata_broker.remoting.inflation import InflationError, TooLargeError, inflated
+from strata_runtime.metrics import Metrics
+from strata_testing import until
 
 MIB = 1 << 20
 BODY = b"".join(b"line %d of the body\n" % number for number in range(2_000))
@@ -111,3 +117,36 @@ def test_other_algorithms_are_refused(number: int) -> None:
     """The text says which ones are known."""
     with pytest.raises(InflationError, match=f"algorithm {number}; zlib, lz4 and zstd"):
         inflated(b"x", _flags(number), MIB)
+
+
+async def test_bodies_that_come_together_are_all_inflated() -> None:
+    """An asynchronous producer sends hundreds at once; two of them have room here."""
+    inflater = BodyInflater(MIB, 2 * MIB, Metrics.disabled())
+    sent = [b"body %d" % number for number in range(100)]
+    found = await asyncio.gather(
+        *(inflater.inflate(zlib.compress(body), _flags(0), "producer") for body in sent)
+    )
+    assert found == sent
+
+
+async def test_clients_take_turns_with_their_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client with many of them does not hold up another one."""
+    begun: list[bytes] = []
+    let_go = threading.Event()
+
+    def slow(body: bytes, system_flag: int, max_bytes: int) -> bytes:
+        begun.append(body)
+        assert let_go.wait(10)
+        return body
+
+    monkeypatch.setattr(inflating, "inflated", slow)
+    inflater = BodyInflater(MIB, MIB, Metrics.disabled())
+    busy = [
+        asyncio.ensure_future(inflater.inflate(b"%d" % number, 1, "busy")) for number in range(10)
+    ]
+    await until(lambda: begun == [b"0"])
+    other = asyncio.ensure_future(inflater.inflate(b"other", 1, "quiet"))
+    await asyncio.sleep(0.02)
+    let_go.set()
+    await asyncio.gather(*busy, other)
+    assert begun[:3] == [b"0", b"1", b"other"]

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from strata_broker.base.config import SessionSection
+from strata_broker.base.remoting_config import RemotingSection
 from strata_broker.clients.sessions import Sessions
 from strata_broker.remoting import members as members_module
 from strata_broker.remoting.heartbeats import RemotingSubscription
 from strata_broker.remoting.members import GroupMember, RemotingMembers
+from strata_broker.remoting.subscription_room import SubscriptionRoom
 from strata_remoting import (
     FrameLimits,
     RemotingCommand,
@@ -62,6 +64,7 @@ class World:
             self.clock,
             member_timeout_ms=10_000,
             notice_pause_ms=20,
+            room=SubscriptionRoom(RemotingSection(), Metrics.disabled()),
             metrics=Metrics.disabled(),
         )
         self.peers: list[Peer] = []

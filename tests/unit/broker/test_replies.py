@@ -175,6 +175,25 @@ async def test_replies_under_way_are_limited() -> None:
     assert world.counted()["here"] == 3
 
 
+async def test_replies_to_one_client_have_a_share() -> None:
+    """One that takes none of them, at whatever broker they came, leaves room for others."""
+    world = World(["silent", "c"], max_replies=3, max_replies_per_client=2)
+    world.taker.held = asyncio.Event()
+    own = asyncio.ensure_future(world.push("silent"))
+    other = asyncio.ensure_future(
+        world.replies.answer(peer_pb2.PushReplyRequest(client_id="silent"))
+    )
+    await asyncio.sleep(0)
+    with pytest.raises(RequestError, match=r"remoting\.max_replies_per_client") as refused:
+        await world.push("silent")
+    assert refused.value.code is Code.TOO_MANY_REQUESTS
+    last = asyncio.ensure_future(world.push("c"))
+    await asyncio.sleep(0)
+    world.taker.held.set()
+    await asyncio.gather(own, other, last)
+    assert world.taker.pushed == [("silent", ""), ("silent", ""), ("c", "")]
+
+
 async def test_bytes_of_replies_under_way_are_limited() -> None:
     """Those that come from other brokers count, too; all are given back."""
     world = World(["c"], max_reply_bytes=1_024)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
+from typing import Any
+
 import pytest
 
 from strata_remoting import (
@@ -93,3 +97,26 @@ def test_a_batch_ack_that_cannot_be_read_is_refused(wrong: dict[str, object]) ->
     """With the name of the field."""
     with pytest.raises(RemotingError, match=f"^{next(iter(wrong))} "):
         read_batch_ack(SHORT | wrong)
+
+
+def test_bits_without_a_message_take_no_steps() -> None:
+    """A body of a megabyte has eight million of them, and holds up every other client."""
+    bits = bytearray(1 << 16)
+    bits[0], bits[-1] = 0b10, 0b1000_0001
+    ack = read_batch_ack(SHORT | {"b": list(bits)})
+    steps = 0
+
+    def count(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal steps
+        steps += event == "line"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        offsets = list(ack.offsets())
+    finally:
+        sys.settrace(before)
+    last = ack.first_offset + 8 * (len(bits) - 1)
+    assert offsets == [ack.first_offset + 1, last, last + 7]
+    assert steps < 1_000

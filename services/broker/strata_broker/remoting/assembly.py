@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from strata_broker.access.call_runtime import CallRuntime
 from strata_broker.base.config import BrokerConfig
 from strata_broker.base.metrics import METRICS
+from strata_broker.base.shares import CallShares, most_each
 from strata_broker.clients.producers import Producers
 from strata_broker.clients.provision import Provisioner
 from strata_broker.clients.replies import Replies
@@ -48,6 +49,7 @@ from strata_broker.remoting.retry_copies import RetryCopies
 from strata_broker.remoting.routes import RemotingRoutes
 from strata_broker.remoting.send_backs import SendBacks
 from strata_broker.remoting.sends import RemotingSends
+from strata_broker.remoting.subscription_room import SubscriptionRoom
 from strata_broker.remoting.transactions import RemotingTransactions
 from strata_broker.sends.letter_sends import LetterSends
 from strata_broker.sends.send import Sender
@@ -235,6 +237,7 @@ class RemotingPort:
             clock,
             member_timeout_ms=section.member_timeout_ms,
             notice_pause_ms=section.member_notice_pause_ms,
+            room=SubscriptionRoom(section, metrics),
             metrics=metrics,
         )
         locks = _queue_locks(runtime)
@@ -258,20 +261,16 @@ class RemotingPort:
         given_up = GivenUpMessages(letters, reads, view, metrics=metrics)
         last_tries = LastTries(given_up, locks, view, limits=config.limits())
         sends = self._sends(parts, routes, last_tries, producer_groups)
+        pulls = RemotingPulls(face, view, members, store=lambda: self._store)
         pops = RemotingPops(face, view, clock, handles=runtime.handles, store=lambda: self._store)
         assignments = RemotingAssignments(view, members, max_json_bytes=section.max_json_bytes)
-        self._replies = RemotingReplies(
-            routes.reply_topic,
-            lambda: self.endpoint,
-            clock,
-            max_body_bytes=config.send.max_body_bytes,
-        )
+        self._replies = self._new_replies(runtime, routes.reply_topic)
         handlers = {
             **routes.handlers(),
             **self._replies.handlers(),
             **sends.handlers(),
             **consumers.handlers(),
-            **RemotingPulls(face, view, members, store=lambda: self._store).handlers(),
+            **pulls.handlers(),
             **pops.handlers(),
             **self._looks.handlers(),
             **_batch_acks(face, view, runtime).handlers(),
@@ -284,6 +283,7 @@ class RemotingPort:
 
         def disconnected(client: RemotingPeer) -> None:
             consumers.disconnected(client)
+            pulls.disconnected(client)
             pops.disconnected(client)
             self._looks.disconnected(client)
 
@@ -311,6 +311,18 @@ class RemotingPort:
             last_tries=last_tries,
             producer_groups=producer_groups,
             random=parts.sending.random,
+        )
+
+    def _new_replies(self, runtime: CallRuntime, reply_topic: str) -> RemotingReplies:
+        config = runtime.config
+        section = config.remoting
+        most = most_each(section.max_replies_per_client, section.max_replies_per_address)
+        return RemotingReplies(
+            reply_topic,
+            lambda: self.endpoint,
+            runtime.clock,
+            max_body_bytes=config.send.max_body_bytes,
+            shares=CallShares("remoting replies", most, metrics=runtime.metrics),
         )
 
     def _producer_groups(self, parts: RemotingParts, view: MetadataView) -> ProducerGroups:

@@ -303,7 +303,7 @@ class RemotingConnection(asyncio.Protocol):
         self._pace()
 
     def _begin(self, frame: ReadFrame) -> None:
-        exchange = Exchange(frame.command, self, frame.serialization)
+        exchange = Exchange(frame.command, self, frame.serialization, size_bytes=frame.size_bytes)
         try:
             task = self._port.requests.spawn("remoting request", self._serve(exchange))
         except TooManyTasksError:

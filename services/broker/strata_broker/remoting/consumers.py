@@ -102,16 +102,15 @@ class RemotingConsumers:
 
         Raises:
             RemotingError: the body cannot be read, or has too many groups.
-            RequestError: a consumer group's name is illegal, or the client may not use it.
+            RequestError: a consumer group's name is illegal, or the client may not use it;
+                TOO_MANY_REQUESTS.
         """
         client = exchange.client
         data = read_heartbeat(exchange.request.body, self._max_json_bytes)
         if len(data.client_id) > _MOST_CLIENT_ID:
             raise RemotingError(f"a client id has at most {_MOST_CLIENT_ID} characters")
         if len(data.producer_groups) + len(data.consumers) > self._max_groups:
-            raise RemotingError(
-                f"a client has at most {self._max_groups} groups (remoting.max_groups_per_client)"
-            )
+            raise self._too_many_groups()
         client.language = exchange.request.language
         await self._sign_of_life(exchange, data.client_id)
         # The id is the client's from here on: another user's was refused.
@@ -128,10 +127,13 @@ class RemotingConsumers:
             check_consumer_group(group)
             for topic in subscriptions:
                 exchange.require_topic(topic, Action.SUB)
+            self._check_room(client, group)
             await self._sign_of_life(exchange, data.client_id, group)
             if client.is_gone or client.client_id != data.client_id:
                 # The connection ended meanwhile, or took another id: nobody would forget a member.
                 return succeeded(exchange.request)
+            # Other heartbeats of the connection have joined groups meanwhile.
+            self._check_room(client, group)
             self._members.heard(client, data.client_id, group, subscriptions)
             self._groups.setdefault(client, set()).add(group)
         for listener in self._listeners:
@@ -218,6 +220,25 @@ class RemotingConsumers:
             if one.broker_name == broker_name_of(one.topic)
             and act(QueueKey(group, one.topic, one.queue_id))
         ]
+
+    def _check_room(self, client: RemotingPeer, group: str) -> None:
+        """Check that a connection may have one more group, which another heartbeat may leave out.
+
+        Raises:
+            RemotingError: it has too many.
+        """
+        groups = self._groups.get(client, set())
+        if group in groups or len(groups) < self._max_groups:
+            return
+        # Members without a heartbeat are forgotten elsewhere.
+        groups.intersection_update([one for one in groups if self._members.has(client, one)])
+        if len(groups) >= self._max_groups:
+            raise self._too_many_groups()
+
+    def _too_many_groups(self) -> RemotingError:
+        return RemotingError(
+            f"a client has at most {self._max_groups} groups (remoting.max_groups_per_client)"
+        )
 
     async def _sign_of_life(self, exchange: Exchange, client_id: str, group: str = "") -> None:
         """Note that a client lives, by the id of its heartbeat: the connection may have another."""

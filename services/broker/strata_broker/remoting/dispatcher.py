@@ -12,6 +12,7 @@ from strata_broker.base.failures import contained
 from strata_broker.base.shares import CallShares, all_owners_of, most_each
 from strata_broker.remoting.answers import VERSION, RemotingRefusal, refused
 from strata_broker.remoting.exchange import Exchange, Handler
+from strata_broker.remoting.request_bytes import RequestBytes
 from strata_mq.requests import Code, RequestError
 from strata_remoting import (
     ACCESS_KEY,
@@ -56,6 +57,7 @@ class RemotingDispatcher:
             config.calls.max_in_flight_per_client, config.calls.max_in_flight_per_address
         )
         self._shares = CallShares("remoting requests", most, metrics=runtime.metrics)
+        self._bytes = RequestBytes(config.remoting, runtime.metrics)
 
     def wait_s(self, peer: str) -> float:
         """Return how long a connection is not read, because too much of it was refused."""
@@ -87,6 +89,9 @@ class RemotingDispatcher:
         labels = {"request": _NAMES.get(request.code, _OTHER)}
         self._answered.record((self._clock.monotonic_s() - started_s) * 1000, labels)
         if answer is not None:
+            # The answer may wait for its client, and nobody counts the request any more.
+            del request
+            exchange.forget_content()
             await self._answer(exchange, answer)
 
     async def _answer(self, exchange: Exchange, answer: RemotingCommand) -> None:
@@ -106,7 +111,8 @@ class RemotingDispatcher:
                 f" request type {request.code} not supported",
                 version=VERSION,
             )
-        with self._shares.holding(all_owners_of(client.client_id, client.peer)):
+        owners = all_owners_of(client.client_id, client.peer)
+        with self._shares.holding(owners), self._bytes.holding(owners, exchange.size_bytes):
             if not self._limit.try_take():
                 raise errors.too_many_requests()
             try:

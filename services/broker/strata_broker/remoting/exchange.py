@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from strata_broker.access.principals import Principal, send_right, topic_target
@@ -69,17 +70,28 @@ class Exchange:
         request: of the client.
         client: who sent it.
         serialization: encoding of the request's header, which the answer repeats.
+        size_bytes: of the request's frame.
     """
 
-    __slots__ = ("client", "principal", "request", "serialization")
+    __slots__ = ("client", "principal", "request", "serialization", "size_bytes")
 
     def __init__(
-        self, request: RemotingCommand, client: RemotingPeer, serialization: Serialization
+        self,
+        request: RemotingCommand,
+        client: RemotingPeer,
+        serialization: Serialization,
+        *,
+        size_bytes: int = 0,
     ) -> None:
         self.request = request
         self.client = client
         self.principal: Principal | None = None
         self.serialization = serialization
+        self.size_bytes = size_bytes
+
+    def forget_content(self) -> None:
+        """Keep no more of the request than an answer needs."""
+        self.request = replace(self.request, fields={}, body=b"")
 
     def caller(self, group: str = "") -> FaceCaller:
         """Return who calls, as gRPC calls name it: a client of one group, or of none."""

@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.base.failures import unexpected
+from strata_broker.base.kept_methods import KeptMethods
 from strata_broker.receives.pulls import PullWindow
 from strata_broker.remoting.face_calls import FaceAck, FaceCaller, FacePop, FaceSend
 from strata_broker.servicers.messaging_rpc import SERVICE
@@ -21,9 +22,6 @@ from strata_edge.ports import (
     CallError,
     CallInfo,
     HotHandler,
-    ServerStreamHandler,
-    StreamHandler,
-    UnaryHandler,
 )
 from strata_mq.requests import Code, RequestError
 
@@ -60,7 +58,7 @@ class PulledAnswer(NamedTuple):
     window: PullWindow | None
 
 
-class MessagingFace:
+class MessagingFace(KeptMethods):
     """`Methods` that keeps the handlers instead of serving them, and calls them.
 
     Args:
@@ -68,20 +66,8 @@ class MessagingFace:
     """
 
     def __init__(self, hot: HotHandler) -> None:
+        super().__init__()
         self._hot = hot
-        self._unary: dict[str, UnaryHandler] = {}
-        self._streams: dict[str, ServerStreamHandler] = {}
-
-    def add_unary(self, path: str, handler: UnaryHandler) -> None:
-        """See `Methods.add_unary`."""
-        self._unary[path] = handler
-
-    def add_server_stream(self, path: str, handler: ServerStreamHandler) -> None:
-        """See `Methods.add_server_stream`."""
-        self._streams[path] = handler
-
-    def add_stream(self, path: str, handler: StreamHandler) -> None:
-        """Keep nothing: remoting clients have no streams."""
 
     async def call(
         self, rpc: str, request: Message, response_type: type[Response], caller: CallInfo
@@ -91,7 +77,7 @@ class MessagingFace:
         Raises:
             RequestError: the answer's status.
         """
-        handler = self._unary[f"/{SERVICE}/{rpc}"]
+        handler = self.unary[f"/{SERVICE}/{rpc}"]
         try:
             data = await handler(request.SerializeToString(), caller)
         except CallError as failure:
@@ -186,7 +172,7 @@ class MessagingFace:
         Raises:
             RequestError: the handler failed; whatever else is wrong is in the answer.
         """
-        handler = self._streams[f"/{SERVICE}/PullMessage"]
+        handler = self.server_streams[f"/{SERVICE}/PullMessage"]
         responses = handler(request.SerializeToString(), caller)
         try:
             async with aclosing(responses):  # type: ignore[type-var]

@@ -16,6 +16,7 @@ from strata_broker.metadata.metadata import TopicRow
 from strata_broker.remoting import property_names as names
 from strata_broker.remoting.answers import RemotingRefusal
 from strata_broker.remoting.send_headers import SendHeader
+from strata_broker.remoting.timestamps import put_ms
 from strata_mq.requests import TopicType
 from strata_mq.slots import fifo_queue
 from strata_remoting import ResponseCode, decode_properties
@@ -60,7 +61,7 @@ def new_message(
     system.message_id = properties.get(names.UNIQUE_KEY) or secrets.token_hex(16).upper()
     system.body_encoding = definition_pb2.IDENTITY
     if header.born_ms > 0:
-        system.born_timestamp.FromMilliseconds(min(header.born_ms, _MOST_DELAY_MS))
+        put_ms(system.born_timestamp, header.born_ms)
     if tag := properties.get(names.TAGS, ""):
         system.tag = tag
     system.keys.extend(properties.get(names.KEYS, "").split())
@@ -69,7 +70,7 @@ def new_message(
     if is_half:
         _make_half(system, header, properties)
     elif delivery_ms is not None:
-        system.delivery_timestamp.FromMilliseconds(delivery_ms)
+        put_ms(system.delivery_timestamp, delivery_ms)
     elif group := _message_group(properties, header.queue_id, topic):
         system.message_group = group
         properties.pop(names.SHARDING_KEY, None)

@@ -12,6 +12,7 @@ from strata_broker.remoting.incoming import new_message
 from strata_broker.remoting.inflating import BodyInflater
 from strata_broker.remoting.inflation import is_compressed
 from strata_broker.remoting.send_headers import SendHeader
+from strata_mq.requests import Code, RequestError
 from strata_remoting import BatchedMessage, decode_batch
 from strata_runtime.clock import Clock
 
@@ -42,13 +43,15 @@ class IncomingMessages:
         Raises:
             RemotingError: the batch cannot be read.
             RemotingRefusal: a property is not allowed, or the body cannot be inflated.
-            RequestError: TOO_MANY_REQUESTS; MESSAGE_BODY_TOO_LARGE.
+            RequestError: MESSAGE_BODY_TOO_LARGE; MESSAGE_BODY_EMPTY: the batch has no messages.
         """
-        body = exchange.request.body
+        client, body = exchange.client, exchange.request.body
         if is_compressed(header.system_flag):
-            body = await self._inflater.inflate(body, header.system_flag)
+            body = await self._inflater.inflate(body, header.system_flag, client.client_id)
         if header.is_batch:
             batch: Sequence[BatchedMessage] = decode_batch(body, self._max_messages)
+            if not batch:
+                raise RequestError(Code.MESSAGE_BODY_EMPTY, "a batch has no messages")
         else:
             batch = [BatchedMessage(body, header.properties, header.flag)]
         now_ms = self._clock.wall_ms()
@@ -57,7 +60,7 @@ class IncomingMessages:
             for one in batch
         ]
         for message in messages:
-            message.system_properties.born_host = exchange.client.peer
+            message.system_properties.born_host = client.peer
             if names.stored_name(names.REPLY_TO) in message.user_properties:
                 message.user_properties[names.stored_name(names.CLUSTER)] = self._cluster_name
         return messages

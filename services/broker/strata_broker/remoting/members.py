@@ -12,11 +12,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
+from strata_broker.base.errors import too_many_requests
 from strata_broker.clients.sessions import Sessions
 from strata_broker.metadata.requests import language_of
 from strata_broker.remoting.answers import json_body
 from strata_broker.remoting.exchange import RemotingPeer, headers_of, member_id
 from strata_broker.remoting.heartbeats import RemotingSubscription
+from strata_broker.remoting.subscription_room import HeldSubscriptions, SubscriptionRoom
 from strata_remoting import RemotingCommand, RequestCode, Serialization, encode_frame
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
@@ -30,12 +32,14 @@ class GroupMember:
         client_id: as its heartbeat names it.
         subscriptions: by topic.
         heard_s: monotonic time of the last heartbeat.
+        held: room that its subscriptions take.
     """
 
-    __slots__ = ("client", "client_id", "heard_s", "subscriptions")
+    __slots__ = ("client", "client_id", "heard_s", "held", "subscriptions")
 
-    def __init__(self, client: RemotingPeer, client_id: str) -> None:
+    def __init__(self, client: RemotingPeer, client_id: str, held: HeldSubscriptions) -> None:
         self.client = client
+        self.held = held
         self.client_id = client_id
         self.subscriptions: Mapping[str, RemotingSubscription] = {}
         self.heard_s = 0.0
@@ -81,6 +85,7 @@ class RemotingMembers:
         clock: monotonic time.
         member_timeout_ms: time without a heartbeat after which a member is gone.
         notice_pause_ms: shortest time between two notices to the members of a group.
+        room: of subscriptions.
         metrics: how many there are.
     """
 
@@ -91,8 +96,10 @@ class RemotingMembers:
         *,
         member_timeout_ms: int,
         notice_pause_ms: int,
+        room: SubscriptionRoom,
         metrics: Metrics,
     ) -> None:
+        self._room = room
         self._sessions = sessions
         self._clock = clock
         self._timeout_s = member_timeout_ms / 1000
@@ -111,18 +118,23 @@ class RemotingMembers:
         group: str,
         subscriptions: Mapping[str, RemotingSubscription],
     ) -> None:
-        """Note a heartbeat of a member; its session is there already."""
+        """Note a heartbeat of a member; its session is there already.
+
+        Raises:
+            RequestError: TOO_MANY_REQUESTS: there is no room for its subscriptions.
+        """
         now_s = self._clock.monotonic_s()
+        member = self._member(client_id, group)
+        held = self._held(member, client, client_id, subscriptions)
         joined = self._groups.get(group)
         if joined is None:
             joined = self._groups[group] = _Group(group, now_s)
-        member = joined.members.get(client_id)
         is_new = member is None
         if member is None:
-            member = joined.members[client_id] = GroupMember(client, client_id)
+            member = joined.members[client_id] = GroupMember(client, client_id, held)
             joined.changed()
             self._open_session(member, group)
-        member.client = client
+        member.client, member.held = client, held
         changed = is_new or member.subscriptions != subscriptions
         member.subscriptions = subscriptions
         member.heard_s = now_s
@@ -142,6 +154,12 @@ class RemotingMembers:
             # A client that has connected anew is not gone.
             if member is not None and member.client is client:
                 self.left(client.client_id, group)
+
+    def has(self, client: RemotingPeer, group: str) -> bool:
+        """Whether a connection is that of a member."""
+        self._forget_silent(group)
+        member = self._member(client.client_id, group)
+        return member is not None and member.client is client
 
     def client_ids(self, group: str) -> Sequence[str]:
         """Return the ids of a group's members, in order."""
@@ -186,6 +204,29 @@ class RemotingMembers:
         found = self._groups.get(group)
         return None if found is None else found.members.get(client_id)
 
+    def _held(
+        self,
+        member: GroupMember | None,
+        client: RemotingPeer,
+        client_id: str,
+        subscriptions: Mapping[str, RemotingSubscription],
+    ) -> HeldSubscriptions:
+        """Return the room of a member's subscriptions of now.
+
+        Raises:
+            RequestError: TOO_MANY_REQUESTS; the member, if there is one, stays as it is.
+        """
+        before = None if member is None else member.held
+        if member is not None and member.client is client and member.subscriptions == subscriptions:
+            return member.held
+        held = self._room.try_hold(client_id, client.peer, subscriptions, before)
+        if held is None:
+            raise too_many_requests(
+                "there is no room for the subscriptions of this client "
+                "(remoting.max_subscription_bytes, and the same _per_client and _per_address)"
+            )
+        return held
+
     def _forget_silent(self, group: str) -> None:
         """Forget members without a heartbeat; most calls look at none of them."""
         oldest_s = self._clock.monotonic_s() - self._timeout_s
@@ -199,8 +240,10 @@ class RemotingMembers:
 
     def _forget(self, client_id: str, group: str) -> bool:
         found = self._groups.get(group)
-        if found is None or found.members.pop(client_id, None) is None:
+        member = None if found is None else found.members.pop(client_id, None)
+        if found is None or member is None:
             return False
+        self._room.give_back(member.held)
         found.changed()
         if not found.members:
             del self._groups[group]

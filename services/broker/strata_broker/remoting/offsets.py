@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from functools import partial
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.metadata.metadata import MetadataView
@@ -11,11 +12,10 @@ from strata_broker.remoting.exchange import Exchange, Handler
 from strata_broker.remoting.face import MessagingFace
 from strata_broker.remoting.position_updates import PositionUpdates
 from strata_broker.remoting.queue_ids import known_topic, public_queue, queue_number
+from strata_broker.remoting.timestamps import put_ms
 from strata_mq.access import Action
 from strata_mq.requests import Code, RequestError
 from strata_remoting import RemotingCommand, RequestCode, ResponseCode
-
-_MOST_MS = 1 << 53
 
 
 class RemotingOffsets:
@@ -87,10 +87,11 @@ class RemotingOffsets:
             message_queue=self._queue(exchange),
             offset=request.number("commitOffset"),
         )
-        with self._updates.storing(exchange.client):
-            await self._face.call(
-                "UpdateOffset", wanted, service_pb2.UpdateOffsetResponse, exchange.caller(group)
-            )
+        call = self._face.call
+        storing = partial(
+            call, "UpdateOffset", wanted, service_pb2.UpdateOffsetResponse, exchange.caller(group)
+        )
+        await self._updates.store(exchange.client, _key_of(exchange, group), storing)
         return succeeded(request)
 
     async def end(self, exchange: Exchange) -> RemotingCommand:
@@ -116,8 +117,7 @@ class RemotingOffsets:
             message_queue=self._queue(exchange), query_offset_policy=policy
         )
         if policy == definition_pb2.TIMESTAMP:
-            time_ms = exchange.request.number("timestamp")
-            asked.timestamp.FromMilliseconds(max(0, min(time_ms, _MOST_MS)))
+            put_ms(asked.timestamp, exchange.request.number("timestamp"))
         found = await self._face.call(
             "QueryOffset", asked, service_pb2.QueryOffsetResponse, exchange.caller()
         )
@@ -129,3 +129,10 @@ class RemotingOffsets:
         topic = known_topic(self._view, request.text("topic"))
         queue = queue_number(self._view, topic, request.number("queueId"))
         return public_queue(self._view, topic, queue)
+
+
+def _key_of(exchange: Exchange, group: str) -> Hashable:
+    """Return the queue and consumer group of a position, and whose right it is to store it."""
+    request, principal = exchange.request, exchange.principal
+    user = "" if principal is None else principal.user
+    return user, group, request.text("topic"), request.number("queueId")

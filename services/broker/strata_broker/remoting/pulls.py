@@ -1,12 +1,16 @@
 """PULL_MESSAGE: reading a queue from an offset on, with a wait at its end.
 
 A position that a pull carries along is not stored: clients also send it by itself every few seconds
-and when they stop (UPDATE_CONSUMER_OFFSET), and each stored position is a raft entry.
+and when they stop (UPDATE_CONSUMER_OFFSET), and each stored position is a raft entry. The pulls of
+a connection end with it: nobody would read their answers, and the next connection of the client
+has the same share of pulls that wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -14,7 +18,7 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.remoting.answers import VERSION, RemotingRefusal, code_of, text_of
 from strata_broker.remoting.client_traces import region_of
-from strata_broker.remoting.exchange import Exchange, Handler
+from strata_broker.remoting.exchange import Exchange, Handler, RemotingPeer
 from strata_broker.remoting.face import MessagingFace, PulledAnswer
 from strata_broker.remoting.heartbeats import RemotingSubscription
 from strata_broker.remoting.members import RemotingMembers
@@ -57,10 +61,16 @@ class RemotingPulls:
         self._view = view
         self._members = members
         self._store = store
+        self._waiting: dict[RemotingPeer, set[asyncio.Task[None]]] = {}
 
     def handlers(self) -> Mapping[int, Handler]:
         """Return the handlers by request code."""
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
+
+    def disconnected(self, client: RemotingPeer) -> None:
+        """End the pulls of a connection that ended."""
+        for task in self._waiting.pop(client, ()):
+            task.cancel()
 
     async def pull(self, exchange: Exchange) -> None:
         """Answer with messages, or with what a consumer is to do instead.
@@ -69,6 +79,7 @@ class RemotingPulls:
             RemotingError: a field is missing, or is no number.
             RemotingRefusal: the topic, queue or subscription does not exist.
             RequestError: the client may not pull, or the pull failed unexpectedly.
+            ConnectionError: the client is gone.
         """
         request = exchange.request
         group, flags = request.text("consumerGroup"), request.number("sysFlag")
@@ -95,7 +106,28 @@ class RemotingPulls:
         deliver = partial(
             self._deliver, exchange, _PulledQueue(ShownQueue(topic, queue, queue_id), offset)
         )
-        await self._face.pull(call, exchange.caller(group), deliver)
+        with self._ending_with(exchange.client):
+            await self._face.pull(call, exchange.caller(group), deliver)
+
+    @contextmanager
+    def _ending_with(self, client: RemotingPeer) -> Iterator[None]:
+        """Let the task of a pull be cancelled when its connection ends.
+
+        Raises:
+            ConnectionError: it has ended.
+        """
+        if client.is_gone:
+            raise ConnectionResetError("the client is gone")
+        task = asyncio.current_task()
+        assert task is not None, "a request has a task"
+        waiting = self._waiting.setdefault(client, set())
+        waiting.add(task)
+        try:
+            yield
+        finally:
+            waiting.discard(task)
+            if not waiting and self._waiting.get(client) is waiting:
+                del self._waiting[client]
 
     def _subscription(
         self, exchange: Exchange, group: str, topic: str, flags: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from strata.broker.v1 import peer_pb2
+from strata_broker.base.shares import CallShares, all_owners_of
 from strata_broker.clients.replies import Replies
 from strata_broker.remoting import property_names as names
 from strata_broker.remoting.answers import RemotingRefusal, succeeded
@@ -30,15 +31,23 @@ class RemotingReplies:
         endpoint: returns HOST:PORT of this broker.
         clock: wall time.
         max_body_bytes: of a reply.
+        shares: of replies that are under way.
     """
 
     def __init__(
-        self, reply_topic: str, endpoint: Callable[[], str], clock: Clock, *, max_body_bytes: int
+        self,
+        reply_topic: str,
+        endpoint: Callable[[], str],
+        clock: Clock,
+        *,
+        max_body_bytes: int,
+        shares: CallShares,
     ) -> None:
         self._reply_topic = reply_topic
         self._endpoint = endpoint
         self._clock = clock
         self._max_body_bytes = max_body_bytes
+        self._shares = shares
         self._replies: Replies | None = None
 
     def passed_by(self, replies: Replies) -> None:
@@ -82,7 +91,9 @@ class RemotingReplies:
                 if not client_id
                 else f"{names.REPLY_TO} has more than {_MOST_CLIENT_ID} characters",
             )
-        await self._push(client_id, header, exchange)
+        owners = all_owners_of(exchange.client.client_id, exchange.client.peer)
+        with self._shares.holding(owners):
+            await self._push(client_id, header, exchange)
         return succeeded(request, msgId="0", queueId=header.queue_id, queueOffset=0)
 
     async def _push(self, client_id: str, header: SendHeader, exchange: Exchange) -> None:

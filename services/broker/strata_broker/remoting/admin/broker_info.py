@@ -12,6 +12,7 @@ from strata_broker.remoting.admin.operator_face import OperatorFace
 from strata_broker.remoting.admin.places import AdminPlaces
 from strata_broker.remoting.answers import VERSION, RemotingRefusal, with_json
 from strata_broker.remoting.exchange import Exchange, Handler
+from strata_mq.access import Action
 from strata_remoting import AdminCode, RemotingCommand, ResponseCode
 from strata_runtime.clock import Clock
 
@@ -127,10 +128,14 @@ class AdminBrokerInfo:
         """Answer with the messages that a topic got in the last minute, hour and day.
 
         Raises:
+            AccessRefused: FORBIDDEN.
             RemotingRefusal: these numbers are not kept, or the call was refused.
         """
         request = exchange.request
         name, key = request.text("statsName"), request.text("statsKey")
+        if name == _TOPIC_PUTS:
+            # A caller who may not look at a topic is not told that there is none.
+            exchange.require_topic(key, Action.GET)
         if name != _TOPIC_PUTS or self._places.topic(key) is None:
             raise RemotingRefusal(
                 ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist"
