@@ -223,6 +223,38 @@ async def test_checks_without_room_or_producer_are_left_to_the_next(
     await until(lambda: app.checker.waiting_count == 0)
 
 
+PATIENT = 600_000
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        broker_config(transaction={"max_checks_waiting": 4, "check_patience_ms": PATIENT}),
+        broker_config(transaction={"max_check_bytes_waiting": 4_500, "check_patience_ms": PATIENT}),
+    ],
+)
+async def test_a_producer_that_does_not_read_keeps_no_room_from_others(
+    app: BrokerApp, edge: FakeEdge, client: Client, storage: FakeStorage
+) -> None:
+    """Its checks fill all room, by their number or their bytes; those that came first go."""
+    for number in range(1, 9):
+        half = message("deals", number, message_type=definition_pb2.TRANSACTION, body=bytes(900))
+        assert (await client.send(half)).status.code == definition_pb2.OK
+    stuck, other = await connected(edge, "p1", "deals"), await connected(edge, "p2", "others")
+    check_all(storage)
+    check_all(storage)
+    await until(lambda: storage.checks.empty() and app.checker.waiting_count == 4)
+    storage.pending.waiting.clear()
+    for number in (10, 11):
+        await send_half(client, number, "others")
+    check_all(storage)
+    for number in (10, 11):
+        assert (await asked(other)).message.system_properties.message_id == id_of(number)
+    await until(lambda: app.checker.waiting_count <= 3)
+    for stream in (stuck, other):
+        stream.hang_up()
+
+
 async def test_a_transaction_nobody_knows_becomes_a_dead_letter(
     app: BrokerApp, client: Client, storage: FakeStorage, meta: FakeMeta
 ) -> None:

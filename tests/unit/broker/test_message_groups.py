@@ -194,6 +194,41 @@ async def test_a_repeat_that_the_old_queue_refuses_is_not_stored_again(
     assert all(len(queues) == 1 for queues in queues_of(storage).values())
 
 
+async def test_a_repeat_after_message_groups_left_their_queues_is_not_stored_again(
+    client: Client, storage: FakeStorage, meta: FakeMeta, app: BrokerApp
+) -> None:
+    """They leave when all is consumed, long after the topic got its queues: one, then the rest."""
+    storage.unconsumed = {(FIFO, queue) for queue in range(4)}
+    meta.grow_topic("fifo", 7)
+    await until(lambda: storage.count("Rehash") > 4)
+    first = await send(client, 100)
+    for left in ({0}, {1, 2, 3}):
+        storage.unconsumed -= {(FIFO, queue) for queue in left}
+        await until(lambda: not storage.unconsumed or (FIFO, 0) in storage.queue_counts)
+        if not storage.unconsumed:
+            await until(lambda: not app.view.rehashing())
+        again = await send(client, 100)
+        offsets = [entry.offset for entry in first.entries]
+        assert [entry.offset for entry in again.entries] == offsets
+        assert all(len(queues) == 1 for queues in queues_of(storage).values())
+
+
+async def test_a_repeat_is_not_stored_again_though_another_broker_asked_about_the_queues(
+    client: Client, storage: FakeStorage, meta: FakeMeta, app: BrokerApp
+) -> None:
+    """This one learns by the topic's row alone that message groups have left their queues."""
+    storage.trouble["Rehash"].extend([AngeliaError(UNAVAILABLE, "gone")] * 10_000)
+    grown = meta.grow_topic("fifo", 7)
+    assert await app.view.wait_for_revision(meta.revision, 60)
+    first = await send(client, 100)
+    grown.previous_queue_count = 0
+    meta.put(meta_pb2.Change(topic=grown))
+    assert await app.view.wait_for_revision(meta.revision, 60)
+    again = await send(client, 100)
+    assert [entry.offset for entry in again.entries] == [entry.offset for entry in first.entries]
+    assert all(len(queues) == 1 for queues in queues_of(storage).values())
+
+
 def named(storage: FakeStorage) -> set[tuple[int, ...]]:
     """Return the consumer groups that leaders were told of."""
     requests = (request for name, request in storage.calls if name == "Rehash")

@@ -360,6 +360,19 @@ def test_entries_behind_the_drop_of_their_topic_do_nothing() -> None:
     assert pins(log) == {}
 
 
+def test_a_row_that_a_trim_missed_goes_when_its_message_is_let_go() -> None:
+    """The trim was decided before the message was put off, so it names a row that was not there."""
+    log = Log()
+    index = log.append((part_key(), [message(0, 10)]))
+    key, later = PendingKey(10, index, 0), PendingKey(50, index, 0)
+    log.drop_topic()
+    log.resolve(reschedule(key, TOPIC_ID, later.due_ms, 0))
+    log.trim(TrimCommand(1, START_MS, [], [PinRun(key.ref, key.ref.following())], [key]))
+    assert (list(waiting(log)), pins(log)) == ([later], {})
+    log.resolve(discard(later, TOPIC_ID))
+    assert waiting(log) == {}
+
+
 def test_plain_parts_beside_pending_ones_are_stored_as_ever() -> None:
     """A batch may have parts of all kinds."""
     log = Log()

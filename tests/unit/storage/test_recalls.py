@@ -10,7 +10,7 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.layout.batch import PartKind
 from strata_mq.leases.queue_leases import Columns, TakeRequest
 from strata_storage.base.errors import Refused
-from strata_storage.leading.pending.resolver import Place
+from strata_storage.leading.pending.resolver import End, Place, Waiting
 from tests.unit.storage.waiting_leader import TOPIC_ID, LeaderUnderTest, id_of, start, turns
 
 QUEUE, CONSUMER_GROUP_ID = 1, 5
@@ -162,3 +162,23 @@ async def test_the_newest_message_with_an_id_is_recalled_without_a_name(
     leader.commit()
     await recall
     assert list(leader.machine.rows.pending.keys()) == []
+
+
+async def test_a_recall_of_a_message_that_was_brought_elsewhere_takes_back_no_other_one(
+    leader: LeaderUnderTest,
+) -> None:
+    """Its place is not known here; the first message of the first queue is another one."""
+    leader.submit([b"another"], queue=0)
+    leader.commit()
+    name = leader.wait_for(b"later", 1_000, queue=2)
+    waiting = leader.resolver.find(name)
+    assert isinstance(waiting, Waiting)
+    leader.resolver.discard(waiting, End.FORWARDED)
+    await turns()
+    leader.commit()
+    for named in (name, None, Place(TOPIC_ID, 0, 0)):
+        recall = await start(leader.recalls.recall(named, TOPIC_ID, id_of(b"later")))
+        assert leader.replica.proposed == []
+        with pytest.raises(Refused):
+            await recall
+    assert leader.machine.consume_queues.covering(TOPIC_ID, 0, 0) is not None

@@ -90,7 +90,7 @@ async def test_an_idle_timer_does_nothing() -> None:
 
 async def test_what_is_due_at_once_goes_in_batches() -> None:
     """No entry has more messages than a batch; what is in flight is limited too."""
-    options = PendingOptions(batch=10, resolves_max=20, window=64, turn_interval_ms=0)
+    options = PendingOptions(batch=10, resolves_max=26, window=64, turn_interval_ms=0)
     leader = LeaderUnderTest(options)
     async with running(leader):
         leader.submit([b"%d" % number for number in range(45)], leader.now_ms(), PartKind.DELAYED)

@@ -130,3 +130,24 @@ async def test_a_half_that_ends_while_it_is_checked_is_not_put_off_again() -> No
         assert proposed(leader) == []
         assert (await commit).topic_id == TOPIC_ID
     assert leader.next_offsets() == {0: 1}
+
+
+async def test_who_may_find_the_producer_is_asked_beside_who_knows_another_one() -> None:
+    """A gRPC producer of the topic knows nothing of a half of a group that has reconnected."""
+    leader = LeaderUnderTest(PendingOptions(turn_interval_ms=0, max_transaction_checks=3))
+    knows = await Producer(leader, 1).connect(TOPIC_ID)
+    may_find = await Producer(leader, 2).connect(TOPIC_ID + 1)
+    got: list[tuple[int, bool, int]] = []
+    async with running(leader):
+        leader.half()
+        for _ in range(5):
+            knows.report(TOPIC_ID, guesses=True)
+            may_find.report(TOPIC_ID + 1, guesses=True)
+            await check_once(leader)
+            for watch in list(leader.watchers._watches):
+                got += [(watch.boot_id, each.exhausted, each.number) for each in watch.checks]
+                watch.take_checks(10)
+    assert [each for each in got if not each[1]] == [
+        *((1, False, 1), (1, False, 2), (2, False, 2)),
+        *((1, False, 3), (2, False, 3)),
+    ]

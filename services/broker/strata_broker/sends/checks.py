@@ -4,7 +4,9 @@ Storage decides when and how often a half message is checked, and sends each che
 a producer of the topic. This broker puts it on a producer's telemetry stream. The producer answers
 with EndTransaction, on any broker. A check that cannot be sent is forgotten: storage sends the next
 one. Invariants: waiting checks are bounded in number and bytes; a stream gets a check only when its
-client took all earlier frames, so that a slow client holds one message and not a full queue.
+client took all earlier frames, so that a slow client holds one message and not a full queue. When
+there is no room, producers with more of it than others lose the checks that waited longest, so that
+those that do not read keep no room from others.
 """
 
 from __future__ import annotations
@@ -46,6 +48,29 @@ class _Waiting(NamedTuple):
     check: storage_pb2.TransactionCheck
     until_s: float
 
+    @property
+    def size_bytes(self) -> int:
+        return len(self.check.message)
+
+
+class _Queue:
+    """Checks that wait for the producers of a topic, oldest first."""
+
+    __slots__ = ("checks", "size_bytes")
+
+    def __init__(self) -> None:
+        self.checks: deque[_Waiting] = deque()
+        self.size_bytes = 0
+
+    def add(self, waiting: _Waiting) -> None:
+        self.checks.append(waiting)
+        self.size_bytes += waiting.size_bytes
+
+    def take(self) -> _Waiting:
+        waiting = self.checks.popleft()
+        self.size_bytes -= waiting.size_bytes
+        return waiting
+
 
 class TransactionChecker:
     """See the module docstring. Used on the event loop only."""
@@ -70,8 +95,8 @@ class TransactionChecker:
         self._clock = clock
         self._requests = requests
         self._store_host = ""
-        # Oldest first; a topic stands here as long as there is one of it.
-        self._waiting: dict[ProducersOf, deque[_Waiting]] = {}
+        # A topic stands here as long as there is one of it.
+        self._waiting: dict[ProducersOf, _Queue] = {}
         self._wake = asyncio.Event()
         self._count = Limit(
             "transaction checks", config.max_checks_waiting, "checks", metrics=metrics
@@ -112,12 +137,15 @@ class TransactionChecker:
             if topic is None:
                 # The topic is deleted or not known here yet.
                 self._counted("unknown topic")
-            elif not self._try_hold(check):
-                self._counted("no room")
+                continue
+            waiting = _Waiting(check, until_s)
+            name = ProducersOf((topic.namespace, topic.name), _producer_group(check))
+            of_topic = self._waiting.get(name) or _Queue()
+            if self._try_hold(waiting, of_topic):
+                of_topic.add(waiting)
+                self._waiting[name] = of_topic
             else:
-                name = ProducersOf((topic.namespace, topic.name), _producer_group(check))
-                of_topic = self._waiting.setdefault(name, deque())
-                of_topic.append(_Waiting(check, until_s))
+                self._counted("no room")
         self._wake.set()
 
     async def send_checks(self) -> None:
@@ -154,15 +182,13 @@ class TransactionChecker:
         sent = 0
         for topic in list(self._waiting):
             of_topic = self._waiting[topic]
-            while of_topic and (result := self._try_send(topic, of_topic[0])):
-                check = of_topic.popleft().check
-                self._counted(result)
-                self._count.give_back()
-                self._bytes.give_back(len(check.message))
+            checks = of_topic.checks
+            while checks and (result := self._try_send(topic, checks[0])):
+                self._let_go(of_topic, result)
                 sent += 1
                 if sent % _CHECKS_PER_TURN == 0:
                     await asyncio.sleep(0)
-            if not of_topic:
+            if not checks:
                 del self._waiting[topic]
 
     def _try_send(self, topic: ProducersOf, waiting: _Waiting) -> str:
@@ -199,13 +225,45 @@ class TransactionChecker:
             recover_orphaned_transaction_command=command
         ).SerializeToString()
 
-    def _try_hold(self, check: storage_pb2.TransactionCheck) -> bool:
+    def _try_hold(self, waiting: _Waiting, of_topic: _Queue) -> bool:
+        """Take room for a check, from producers with more of it than its own have; or return False.
+
+        Args:
+            waiting: the check.
+            of_topic: those that wait for the same producers.
+        """
+        size_bytes = waiting.size_bytes
+        wanted = self._share(len(of_topic.checks) + 1, of_topic.size_bytes + size_bytes)
+        while not self._has_room(size_bytes):
+            shares = (
+                (self._share(len(each.checks), each.size_bytes), each)
+                for each in self._waiting.values()
+            )
+            share, largest = max(shares, key=lambda of_one: of_one[0], default=(0.0, of_topic))
+            if share <= wanted:
+                break
+            self._let_go(largest, "no room")
         if not self._count.try_take():
             return False
-        if self._bytes.try_take(len(check.message)):
+        if self._bytes.try_take(size_bytes):
             return True
         self._count.give_back()
         return False
+
+    def _has_room(self, size_bytes: int) -> bool:
+        count, in_bytes = self._count, self._bytes
+        return count.used < count.maximum and in_bytes.used + size_bytes <= in_bytes.maximum
+
+    def _share(self, count: int, size_bytes: int) -> float:
+        """Return which part of the room checks have, by their number or by their bytes."""
+        return max(count / self._count.maximum, size_bytes / self._bytes.maximum)
+
+    def _let_go(self, of_topic: _Queue, result: str) -> None:
+        """Let the first check of producers wait no more."""
+        size_bytes = of_topic.take().size_bytes
+        self._count.give_back()
+        self._bytes.give_back(size_bytes)
+        self._counted(result)
 
     def _take_exhausted(self, check: storage_pb2.TransactionCheck) -> None:
         if not self._given_up_count.try_take():

@@ -10,7 +10,7 @@ refusal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from strata_broker.metadata.metadata import LEADER_CHOOSES, TopicRow
@@ -27,9 +27,14 @@ class QueueChoice(NamedTuple):
 
 
 class MessageGroups:
-    """See the module docstring. Used on the event loop only."""
+    """See the module docstring. Used on the event loop only.
 
-    def __init__(self) -> None:
+    Args:
+        on_left: told the topic when its message groups are known to have left another queue.
+    """
+
+    def __init__(self, on_left: Callable[[TopicRow], None] = lambda topic: None) -> None:
+        self._on_left = on_left
         # topic id -> (its queue count, queues of the previous count that message groups have left)
         self._left: dict[int, tuple[int, set[int]]] = {}
 
@@ -64,7 +69,9 @@ class MessageGroups:
         if queue_count != topic.queue_count:
             queues = set()
             self._left[topic.topic_id] = (topic.queue_count, queues)
-        queues.add(queue)
+        if queue not in queues:
+            queues.add(queue)
+            self._on_left(topic)
 
     def has_left(self, topic: TopicRow, queue: int) -> bool:
         """Whether message groups are known to have left a queue."""

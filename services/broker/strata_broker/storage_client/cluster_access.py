@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from strata_broker.metadata.first_uses import FirstUses
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.metadata.quotas import Quotas
 from strata_broker.storage_client.storage_tier import StorageTier
@@ -19,9 +20,11 @@ class ClusterAccess:
         metadata: asks the nameservers for changes.
         storage: calls storage nodes.
         quotas: limits of namespaces and topics.
+        first_uses: limits of what calls make by naming it.
     """
 
     view: MetadataView
     metadata: MetadataClient
     storage: StorageTier
     quotas: Quotas
+    first_uses: FirstUses

@@ -1,7 +1,8 @@
 """Finds messages that an earlier send stored at another raft group, before the topic changed.
 
-A raft group knows the ids of the messages that it stored. When a topic gets more queues, or a queue
-or a slot moves, a message is sent to another raft group than before. A client that repeats a send
+A raft group knows the ids of the messages that it stored. When a topic gets more queues, when its
+message groups leave their old queues for that, or when a queue or a slot moves, a message is sent
+to another raft group than before. A client that repeats a send
 whose answer was lost would then store it twice (rule 37). So a message that was made before the
 change is looked for in all raft groups that have, or had, queues of the topic, as long as repeats
 are remembered at all (`OwnerHistory`).
@@ -21,6 +22,7 @@ from strata_broker.base.config import SendSection
 from strata_broker.base.group_clock import GroupClock
 from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.metadata.owner_history import OwnerHistory
+from strata_broker.storage_client.rehashed_topics import RehashedTopics
 from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.layout import OutgoingMessage, PartKind, made_ms
 from strata_mq.requests import Code, HandleForm, RequestError
@@ -67,9 +69,14 @@ class EarlierSends:
         self._slack_ms = config.repeat_slack_ms
         self._clock = clock
         self._owners = OwnerHistory(view, clock.now_ms, self._window_ms)
+        self._rehashed = RehashedTopics(clock.now_ms, self._window_ms)
         self._max_lookups = config.max_repeat_lookups
         self._under_way = Limit("earlier sends", self._max_lookups, "messages", metrics=metrics)
         self._found = metrics.counter("strata_broker_earlier_sends_total")
+
+    def message_groups_left(self, topic: TopicRow) -> None:
+        """Note that the message groups of a topic leave a queue of its old queue count now."""
+        self._rehashed.left(topic.topic_id)
 
     def suspects(self, topic: TopicRow, outgoing: Sequence[OutgoingMessage]) -> list[int]:
         """Return which messages may have been stored before the topic changed; mostly none."""
@@ -201,7 +208,9 @@ class EarlierSends:
 
     def _changed_lately_ms(self, topic: TopicRow) -> int:
         """Return when a topic or its owners changed last; 0: repeats know nothing of it."""
-        changed_ms = max(topic.changed_ms, self._owners.changed_ms(topic))
+        changed_ms = max(
+            topic.changed_ms, self._owners.changed_ms(topic), self._rehashed.left_ms(topic)
+        )
         if not changed_ms or self._clock.now_ms() - changed_ms > self._window_ms:
             return 0
         return changed_ms

@@ -188,9 +188,10 @@ class PendingApply:
         queues: dict[QueueKey, QueueRow] = {}
         for item in command.items:
             ref, pin = item.key.ref, self._find(index, item)
-            if pin is not None:
-                self.bound.removed()
-                self._rows.pending.delete(batch, PendingKey(pin.due_ms, *ref))
+            # Without a pin a row is there if a trim missed it: the message was being put off then.
+            due_ms = item.key.due_ms if pin is None else pin.due_ms
+            self.bound.removed()
+            self._rows.pending.delete(batch, PendingKey(due_ms, *ref))
             if item.action is ResolveAction.DELIVER and not self._is_dropped(item.topic_id):
                 self._advance(queues, index, item, command.group_time_ms)
                 if pin is not None:

@@ -6,12 +6,14 @@ long as it watches this node and reports.
 
 A producer of the remoting protocol has a group, and its broker may not know its topics, such as
 after a start. That broker reports so, and gets checks of topics that no broker reports: it looks
-for the group that a message names. Such a check is a guess, and does not count.
+for the group that a message names. Such a check is a guess, and does not count. It gets the second
+and later checks of other topics, too: who reports the topic may hold producers of another group.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import Enum, auto
 from itertools import islice
 from typing import NamedTuple
 
@@ -23,6 +25,16 @@ class _Report(NamedTuple):
     topic_ids: frozenset[int]
     seen_at_s: float
     guesses: bool
+
+
+class CheckWay(Enum):
+    """Whom a check can be sent to."""
+
+    # A broker holds a producer of the topic.
+    ASK = auto()
+    # A broker may find one.
+    GUESS = auto()
+    NONE = auto()
 
 
 class CheckRoutes:
@@ -83,6 +95,13 @@ class CheckRoutes:
         """A broker says goodbye."""
         self._reports.pop(boot_id, None)
 
+    def way(self, topic_id: int | None, now_s: float) -> CheckWay:
+        """Return whom a check can be sent to; `topic_id` as in `candidates`."""
+        if any(self._can(boot_id, topic_id, now_s) for boot_id in self._watchers.boot_ids()):
+            return CheckWay.ASK
+        # It is a guess whatever topic a broker may hold a producer of.
+        return CheckWay.GUESS if self.guessing(now_s) else CheckWay.NONE
+
     def candidates(self, topic_id: int | None, now_s: float) -> Sequence[int]:
         """Return the brokers to ask, the one whose turn it is first.
 
@@ -110,8 +129,15 @@ class CheckRoutes:
         ]
 
     def guess(self, check: TransactionCheck, now_s: float) -> bool:
-        """Give a check to all brokers that may find its producer; whether one had room for it."""
-        offered = [self._watchers.offer(boot_id, check) for boot_id in self.guessing(now_s)]
+        """Give a check to all brokers that may find its producer; whether one had room for it.
+
+        Those that report its topic are asked in turn (`send`), and get it once.
+        """
+        offered = [
+            self._watchers.offer(boot_id, check)
+            for boot_id in self.guessing(now_s)
+            if not self._can(boot_id, check.topic_id, now_s)
+        ]
         return any(offered)
 
     def send(self, check: TransactionCheck, topic_id: int | None, now_s: float) -> bool:

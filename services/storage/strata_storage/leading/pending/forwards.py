@@ -89,6 +89,7 @@ class Forwards:
         self._options = options
         self._forwards_total = instruments.forwards
         self._in_flight = 0
+        self._in_flight_bytes = 0
         # Where messages that still wait here may be already.
         self._sent: dict[PendingRef, tuple[int, PartKey]] = {}
         self._slots = RetrySlots(options.forwards_max)
@@ -97,6 +98,11 @@ class Forwards:
 
     def __len__(self) -> int:
         return self._in_flight
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Stored bytes of the messages on their way."""
+        return self._in_flight_bytes
 
     @property
     def unanswered(self) -> int:
@@ -125,12 +131,11 @@ class Forwards:
         That it is to be delivered is written already: nobody recalls it any more.
         """
         forwarder, row = self._forwarder, waiting.row
-        if forwarder is None or self._in_flight >= self._options.forwards_max:
+        if forwarder is None or not self._has_room(row.length):
             return None
         sent = self._sent.get(waiting.key.ref)
         if sent is not None:
-            self._in_flight += 1
-            return Forward(*sent, waiting)
+            return self._counted(Forward(*sent, waiting))
         if len(self._sent) + self._in_flight >= self._options.forwards_unanswered_max:
             return None
         for queue in _queues_away(waiting):
@@ -138,11 +143,22 @@ class Forwards:
             moved_to = 0 if move is None else move.destination
             raft_group = forwarder.holder(row.topic_id, queue, row.slot_base, moved_to)
             if raft_group not in (0, self._machine.raft_group):
-                self._in_flight += 1
                 key = PartKey(row.topic_id, queue, row.slot_base, row.queue_count)
-                return Forward(raft_group, key, waiting)
+                return self._counted(Forward(raft_group, key, waiting))
             # It comes back and is not open yet, or its slot changes hands right now.
         return None
+
+    def _has_room(self, size_bytes: int) -> bool:
+        options = self._options
+        return not self._in_flight or (
+            self._in_flight < options.forwards_max
+            and self._in_flight_bytes + size_bytes <= options.forward_bytes_max
+        )
+
+    def _counted(self, forward: Forward) -> Forward:
+        self._in_flight += 1
+        self._in_flight_bytes += forward.waiting.row.length
+        return forward
 
     def reschedule(self, waiting: Waiting, *, failed: bool = False) -> None:
         """Let a message that is to be delivered wait for a queue, or for room on the way to it.
@@ -154,7 +170,7 @@ class Forwards:
         Raises:
             Refused: not now.
         """
-        is_full = not failed and self._in_flight >= self._options.forwards_max
+        is_full = not failed and not self._has_room(waiting.row.length)
         interval_ms = _ROOM_MS if is_full else self._options.retry_ms
         due_ms = self._slots.next(self._proposer.now_ms(), interval_ms)
         self._resolver.reschedule(waiting, due_ms, DELIVERING)
@@ -219,6 +235,7 @@ class Forwards:
                 await self._send(read, messages)
         finally:
             self._in_flight -= len(batch)
+            self._in_flight_bytes -= sum(forward.waiting.row.length for forward in batch)
 
     async def _send(self, batch: Sequence[Forward], messages: Sequence[OutgoingMessage]) -> None:
         assert self._forwarder is not None, "nothing is planned without a forwarder"

@@ -2,7 +2,8 @@
 
 A delayed message can be recalled until it is due. A stored message, also a delayed one that was
 delivered meanwhile, can be recalled as long as no consumer group received it or passed over it: its
-offset stays and holds nothing. A read without a lease does not count.
+offset stays and holds nothing. A read without a lease does not count. A message that was brought to
+another raft group cannot be recalled: its handle does not say where it is.
 """
 
 from __future__ import annotations
@@ -70,16 +71,18 @@ class Recalls:
         found = self._resolver.find(name)
         if isinstance(found, Waiting):
             self._check(found, topic_id, message_id)
-            await self._resolver.discard(found, End.RECALLED).wait()
+            await self._resolver.discard(found, End.RECALLED, for_call=True).wait()
             return
         if isinstance(found, Decision):
             await found.wait()
             found = Ended(found.place, found.end)
         if found is not None and found.end is End.RECALLED:
             return
-        if found is None or found.place is None or found.place.topic_id != topic_id:
+        # Another raft group may have it: there this one knows of no offset, and takes nothing back.
+        place = None if found is None else found.place_here
+        if place is None or place.topic_id != topic_id:
             raise _too_late("the message was delivered, or was never there")
-        await self._recall_stored(found.place, message_id)
+        await self._recall_stored(place, message_id)
 
     def _check(self, waiting: Waiting, topic_id: int, message_id: bytes) -> None:
         key, row = waiting
@@ -115,7 +118,7 @@ class Recalls:
         if isinstance(name, Place):
             return name == place
         found = self._resolver.find(name)
-        return isinstance(found, Ended) and (found.place == place or found.end is End.RECALLED)
+        return isinstance(found, Ended) and (found.place_here == place or found.end is End.RECALLED)
 
     def _check_stored(self, place: Place, message_id: bytes) -> None:
         topic_id, queue, offset = place
@@ -137,7 +140,7 @@ class Recalls:
         if isinstance(name, Place):
             return name
         found = self._resolver.find(name)
-        return found.place if isinstance(found, Ended) else None
+        return found.place_here if isinstance(found, Ended) else None
 
     def _consumers(self, topic_id: int, queue: int) -> set[tuple[int, int, int]]:
         """Return the keys of all consumer groups that have taken or passed anything of a queue."""

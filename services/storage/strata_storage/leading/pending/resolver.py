@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from itertools import chain
 from typing import NamedTuple
@@ -38,6 +38,9 @@ from strata_storage.rows.machine import GroupMachine
 
 DELIVERING = 0xFFFF
 """Number of checks of a message that is to be delivered, whatever comes: it waits for a queue."""
+
+# Part of the decisions under way that calls leave to messages that are due, and these to calls.
+_KEPT_PART = 4
 
 # Messages of one entry that lie side by side and go to one queue together share a CQ row.
 _RUN_MAX = 64
@@ -84,6 +87,11 @@ class Ended(NamedTuple):
     place: Place | None
     end: End | None = None
 
+    @property
+    def place_here(self) -> Place | None:
+        """Its place in this raft group; None: it has none here."""
+        return None if self.end is End.FORWARDED else self.place
+
 
 class Target(NamedTuple):
     """Queues that a message may be placed in; `queue` -1: any, `fixed`: no other one."""
@@ -99,12 +107,15 @@ class Decision:
     """Decision about one message; it holds once `wait` returns.
 
     Attributes:
+        ref: the message's name.
         before: the message as it waited.
         after: as it waits from now on; None: it ended.
         end: how it ended; None: it waits on.
         target: where it may be placed.
         place: where it was, once that was proposed.
         refusal: why it was not proposed.
+        is_unplaced: that is because it got no offset, which is about no other message.
+        for_call: it was made for a call, not because a message is due.
         is_applied: its rows are in the store.
         previous: the one about the same message that was in flight when it was made.
         round: those that share its entry.
@@ -114,9 +125,12 @@ class Decision:
         "after",
         "before",
         "end",
+        "for_call",
         "is_applied",
+        "is_unplaced",
         "place",
         "previous",
+        "ref",
         "refusal",
         "round",
         "target",
@@ -124,22 +138,27 @@ class Decision:
 
     def __init__(
         self,
+        ref: PendingRef,
         before: Waiting,
         round_: _Round,
-        previous: Decision | None,
         *,
+        previous: Decision | None,
         end: End | None = None,
         target: Target | None = None,
         after: Waiting | None = None,
+        for_call: bool = False,
     ) -> None:
+        self.ref = ref
         self.before = before
         self.round = round_
         self.previous = previous
         self.end = end
         self.target = target
         self.after = after
+        self.for_call = for_call
         self.place: Place | None = None
         self.refusal: Refused | None = None
+        self.is_unplaced = False
         self.is_applied = False
 
     async def wait(self) -> None:
@@ -185,7 +204,7 @@ class Resolver:
         options: limits.
 
     Attributes:
-        on_resolved: told every decision whose rows are in the store.
+        on_resolved: told every decision whose rows are in the store, and the group time then.
         on_undone: told every decision that came to nothing.
     """
 
@@ -201,11 +220,14 @@ class Resolver:
         self._proposer = proposer
         self._appender = appender
         self._options = options
-        self.on_resolved: Callable[[Decision], None] = lambda decision: None
+        self.on_resolved: Callable[[Decision, int], None] = lambda decision, now_ms: None
         self.on_undone: Callable[[Decision], None] = lambda decision: None
         # The last decision about every message that has one in flight.
         self._decided: dict[PendingRef, Decision] = {}
         self._in_flight = 0
+        # Decisions for calls; at most so many are for calls, and for due messages.
+        self._for_calls = 0
+        self._most_of_one_kind = options.resolves_max - options.resolves_max // _KEPT_PART
         self._open: _Round | None = None
 
     def __len__(self) -> int:
@@ -215,6 +237,11 @@ class Resolver:
     def room(self) -> int:
         """How many decisions may still be made before others are applied."""
         return max(0, self._options.resolves_max - self._in_flight)
+
+    @property
+    def room_for_due(self) -> int:
+        """As `room`, for messages that are due: however many there are, calls find some."""
+        return max(0, min(self.room, self._most_of_one_kind - self._in_flight + self._for_calls))
 
     # Asking -------------------------------------------------------------------------------------
 
@@ -243,14 +270,21 @@ class Resolver:
         end = _ENDS.get(found[0])
         return Ended(Place(found[1], 0, 0) if end is End.FORWARDED else None, end)
 
-    def name_of(self, topic_id: int, message_id: bytes) -> PendingRef | Place:
+    def name_of(
+        self, topic_id: int, message_id: bytes, now_ms: int | None = None
+    ) -> PendingRef | Place:
         """Return what names the newest message of a topic with an id.
+
+        Args:
+            topic_id: of the topic.
+            message_id: 17 bytes.
+            now_ms: group time, if it is known.
 
         Raises:
             Refused: OUTCOME_INVALID_HANDLE, there is none.
         """
         ids = self._machine.rows.ids
-        today = day_of(self._proposer.now_ms())
+        today = day_of(self._proposer.now_ms() if now_ms is None else now_ms)
         for day in chain((today,), self._earlier_days(today)):
             found = ids.get(day, topic_id, message_id)
             if isinstance(found, PendingRef):
@@ -284,30 +318,35 @@ class Resolver:
 
     # Deciding -----------------------------------------------------------------------------------
 
-    def deliver(self, waiting: Waiting, target: Target, end: End) -> Decision:
+    def deliver(
+        self, waiting: Waiting, target: Target, end: End, *, for_call: bool = False
+    ) -> Decision:
         """Give a message an offset in an open queue.
 
         Raises:
             Refused: OUTCOME_OVERLOADED.
         """
-        return self._decide(waiting, end=end, target=target)
+        return self._decide(waiting, end=end, target=target, for_call=for_call)
 
-    def discard(self, waiting: Waiting, end: End) -> Decision:
+    def discard(self, waiting: Waiting, end: End, *, for_call: bool = False) -> Decision:
         """Let a message go.
 
         Raises:
             Refused: OUTCOME_OVERLOADED.
         """
-        return self._decide(waiting, end=end)
+        return self._decide(waiting, end=end, for_call=for_call)
 
-    def reschedule(self, waiting: Waiting, due_ms: int, checks: int) -> Decision:
+    def reschedule(
+        self, waiting: Waiting, due_ms: int, checks: int, *, for_call: bool = False
+    ) -> Decision:
         """Let a message wait until `due_ms`.
 
         Raises:
             Refused: OUTCOME_OVERLOADED.
         """
-        key = waiting.key._replace(due_ms=due_ms)
-        return self._decide(waiting, after=Waiting(key, waiting.row._replace(checks=checks)))
+        row = waiting.row._replace(checks=checks)
+        after = Waiting(waiting.key._replace(due_ms=due_ms), row)
+        return self._decide(waiting, after=after, for_call=for_call)
 
     def can_place(self, target: Target) -> bool:
         """Whether there is an open queue for a message now."""
@@ -320,8 +359,9 @@ class Resolver:
         end: End | None = None,
         target: Target | None = None,
         after: Waiting | None = None,
+        for_call: bool = False,
     ) -> Decision:
-        if not self.room:
+        if not self.room or (for_call and self._for_calls >= self._most_of_one_kind):
             raise Refused(
                 pb.OUTCOME_OVERLOADED,
                 f"{self._in_flight} delayed or half messages are being resolved",
@@ -333,11 +373,19 @@ class Resolver:
             asyncio.get_running_loop().call_soon(self.flush)
         ref = waiting.key.ref
         decision = Decision(
-            waiting, self._open, self._decided.get(ref), end=end, target=target, after=after
+            ref,
+            waiting,
+            self._open,
+            previous=self._decided.get(ref),
+            end=end,
+            target=target,
+            after=after,
+            for_call=for_call,
         )
         self._open.decisions.append(decision)
         self._decided[ref] = decision
         self._in_flight += 1
+        self._for_calls += for_call
         return decision
 
     # Proposing ----------------------------------------------------------------------------------
@@ -397,6 +445,7 @@ class Resolver:
             decision.place = Place(*key, offset)
             previous = decision
         for decision, reason in undone:
+            decision.is_unplaced = True
             self._undo([decision], Refused(pb.OUTCOME_OVERLOADED, reason))
         if undone:
             round_.decisions = [each for each in round_.decisions if each.refusal is None]
@@ -409,19 +458,24 @@ class Resolver:
     def _applied(self, round_: _Round) -> None:
         for topic_id, queue in round_.reserved:
             self._appender.applied_reserved(topic_id, queue)
-        self._in_flight -= len(round_.decisions)
+        self._not_in_flight(round_.decisions)
+        now_ms = self._proposer.now_ms()
         for decision in round_.decisions:
-            ref = decision.before.key.ref
+            ref = decision.ref
             decision.previous = None
             decision.is_applied = True
             if self._decided.get(ref) is decision:
                 del self._decided[ref]
-            self.on_resolved(decision)
+            self.on_resolved(decision, now_ms)
+
+    def _not_in_flight(self, decisions: Sequence[Decision]) -> None:
+        self._in_flight -= len(decisions)
+        self._for_calls -= sum(decision.for_call for decision in decisions)
 
     def _undo(self, decisions: list[Decision], refusal: Refused) -> None:
-        self._in_flight -= len(decisions)
+        self._not_in_flight(decisions)
         for decision in reversed(decisions):
-            ref = decision.before.key.ref
+            ref = decision.ref
             decision.refusal = refusal
             if decision.previous is None or decision.previous.is_applied:
                 del self._decided[ref]

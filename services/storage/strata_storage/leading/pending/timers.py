@@ -6,7 +6,7 @@ with waiting messages stays quiesced until then. It never delivers early: it goe
 
 Invariant: a pending message is in the window, in the rows beyond its bound, decided about
 (`Resolver`), or on its way to another raft group; a message whose decision fails returns to the
-window, one whose rows cannot be read after a while (`UnreadableKeys`).
+window, one whose rows, or whose queue's, cannot be read after a while (`UnreadableKeys`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from strata_state.ports import StateError
 from strata_storage.base.config import PendingOptions
 from strata_storage.base.errors import Refused
 from strata_storage.base.jobs import RunJob
+from strata_storage.leading.pending.check_routes import CheckWay
 from strata_storage.leading.pending.due_window import DueWindow
 from strata_storage.leading.pending.forwards import Forward, Forwards
 from strata_storage.leading.pending.instruments import PendingInstruments
@@ -113,6 +114,11 @@ class Timers:
         return len(self._forwards)
 
     @property
+    def forward_bytes(self) -> int:
+        """Their stored bytes."""
+        return self._forwards.in_flight_bytes
+
+    @property
     def forwards_unanswered(self) -> int:
         """Messages that may be in other raft groups already."""
         return self._forwards.unanswered
@@ -160,7 +166,7 @@ class Timers:
             if self._ended:
                 # The rows are another leader's to decide on by now (rule 38).
                 return
-        room = min(self._options.batch, self._resolver.room)
+        room = min(self._options.batch, self._resolver.room_for_due)
         self._waits_for_room = not room
         if not room:
             await self._sleep(None)
@@ -199,6 +205,7 @@ class Timers:
         checks: list[Check] = []
         forwards: list[Forward] = []
         can_place: dict[Target, bool] = {}
+        ways: dict[int | None, CheckWay] = {}
         failure: StateError | None = None
         for key in keys:
             try:
@@ -207,7 +214,7 @@ class Timers:
                     continue
                 row = waiting.row
                 if row.kind is PartKind.HALF and row.checks != DELIVERING:
-                    self._check(waiting, now_ms, checks)
+                    self._check(waiting, now_ms, checks, ways)
                 else:
                     self._deliver(waiting, can_place, forwards)
             except StateError as error:
@@ -220,11 +227,17 @@ class Timers:
         self._resolver.flush()
         return checks, forwards
 
-    def _check(self, waiting: Waiting, now_ms: int, checks: list[Check]) -> None:
+    def _check(
+        self,
+        waiting: Waiting,
+        now_ms: int,
+        checks: list[Check],
+        ways: dict[int | None, CheckWay],
+    ) -> None:
         if self._is_dropped(waiting):
             self._resolver.discard(waiting, End.TOPIC_DROPPED)
             return
-        check = self._transactions.due_check(waiting, now_ms)
+        check = self._transactions.due_check(waiting, now_ms, ways)
         if check is not None:
             checks.append(check)
 
@@ -316,7 +329,7 @@ class Timers:
 
     # Results of decisions -----------------------------------------------------------------------
 
-    def _resolved(self, decision: Decision) -> None:
+    def _resolved(self, decision: Decision, now_ms: int) -> None:
         if self._waits_for_room:
             self._wake.set()
         key, row = decision.before
@@ -325,17 +338,21 @@ class Timers:
         end = decision.end
         if end is None:
             return
-        self._forwards.ended(key.ref)
+        self._forwards.ended(decision.ref)
         self._instruments.resolved.add(1, _RESULTS[end])
         if end is End.DELIVERED:
-            self._instruments.late_ms.record(self._proposer.now_ms() - key.due_ms)
+            self._instruments.late_ms.record(now_ms - key.due_ms)
         elif end is End.COMMITTED:
-            waited_ms = self._proposer.now_ms() - row.store_time_ms
-            self._instruments.finish_s.record(waited_ms / 1_000)
+            self._instruments.finish_s.record((now_ms - row.store_time_ms) / 1_000)
 
     def _undone(self, decision: Decision) -> None:
+        key, now_ms = decision.before.key, self._proposer.now_ms()
+        if decision.is_unplaced and key.due_ms <= now_ms and self._unreadable.add(key, now_ms):
+            # Others are placed meanwhile.
+            self._wake.set()
+            return
         self._was_refused = True
-        self._add(decision.before.key)
+        self._add(key)
 
 
 def _earlier(one_ms: int | None, other_ms: int | None) -> int | None:

@@ -14,7 +14,8 @@ for a day at least, so that a repeat is told the same under whichever leader.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ from strata_state.ports import StateError
 from strata_storage.base.config import PendingOptions
 from strata_storage.base.errors import Refused
 from strata_storage.base.watchers import TransactionCheck
-from strata_storage.leading.pending.check_routes import CheckRoutes
+from strata_storage.leading.pending.check_routes import CheckRoutes, CheckWay
 from strata_storage.leading.pending.instruments import PendingInstruments
 from strata_storage.leading.pending.resolver import (
     DELIVERING,
@@ -42,6 +43,9 @@ from strata_storage.leading.pending.retry_slots import RetrySlots
 from strata_storage.leading.proposer import Proposer
 from strata_storage.reads.reader import Location, MessageReader
 from strata_storage.rows.machine import GroupMachine
+
+# Checks given to brokers before other tasks get their turn: there may be hundreds of brokers.
+_SENT_PER_TURN = 50
 
 
 class Check(NamedTuple):
@@ -125,9 +129,10 @@ class GroupTransactions:
     def _commit(self, found: Waiting) -> Decision:
         target = target_of(found.row)
         if self._resolver.can_place(target):
-            return self._resolver.deliver(found, target, End.COMMITTED)
+            return self._resolver.deliver(found, target, End.COMMITTED, for_call=True)
         # Its queues are elsewhere: decided now, brought there by the timer.
-        return self._resolver.reschedule(found, self._proposer.now_ms(), DELIVERING)
+        now_ms = self._proposer.now_ms()
+        return self._resolver.reschedule(found, now_ms, DELIVERING, for_call=True)
 
     async def roll_back(self, name: PendingRef | Place, topic_id: int) -> None:
         """Drop a half.
@@ -141,7 +146,7 @@ class GroupTransactions:
                 raise _invalid("the message was not rolled back")
             return
         self._check_open(found, topic_id)
-        await self._resolver.discard(found, End.ROLLED_BACK).wait()
+        await self._resolver.discard(found, End.ROLLED_BACK, for_call=True).wait()
 
     async def give_up(
         self, name: PendingRef | Place, topic_id: int, dead_letter_topic_id: int
@@ -163,7 +168,7 @@ class GroupTransactions:
         self._check_open(found, topic_id)
         queue = self._machine.raft_group
         target = Target(dead_letter_topic_id, queue, 0, 0, fixed=True)
-        decision = self._resolver.deliver(found, target, End.GIVEN_UP)
+        decision = self._resolver.deliver(found, target, End.GIVEN_UP, for_call=True)
         await decision.wait()
         return decision.place or Place(dead_letter_topic_id, queue, 0)
 
@@ -174,23 +179,24 @@ class GroupTransactions:
             For each, where it is (None: rolled back), or what `commit` or `roll_back` raised;
             OUTCOME_OVERLOADED for one whose rows cannot be read.
         """
-        begun = [self._begin(half) for half in halves]
+        now_ms = self._proposer.now_ms()
+        begun = [self._begin(half, now_ms) for half in halves]
         return [
             each if isinstance(each, Refused) else await self._finish(half, each)
             for half, each in zip(halves, begun, strict=True)
         ]
 
-    def _begin(self, half: HalfEnd) -> Decision | PendingRef | Place | Refused:
+    def _begin(self, half: HalfEnd, now_ms: int) -> Decision | PendingRef | Place | Refused:
         """Decide about a half that waits; return the name of any other one, or why not."""
         try:
-            name = half.name or self._resolver.name_of(half.topic_id, half.message_id)
+            name = half.name or self._resolver.name_of(half.topic_id, half.message_id, now_ms)
             found = self._find(name)
             if not isinstance(found, Waiting) or found.row.checks == DELIVERING:
                 return name
             self._check_half(found, half.topic_id)
             if half.is_commit:
                 return self._commit(found)
-            return self._resolver.discard(found, End.ROLLED_BACK)
+            return self._resolver.discard(found, End.ROLLED_BACK, for_call=True)
         except Refused as refused:
             return refused
         except StateError as error:
@@ -240,8 +246,15 @@ class GroupTransactions:
 
     # Checks -------------------------------------------------------------------------------------
 
-    def due_check(self, waiting: Waiting, now_ms: int) -> Check | None:
+    def due_check(
+        self, waiting: Waiting, now_ms: int, ways: dict[int | None, CheckWay]
+    ) -> Check | None:
         """Decide about a half that is due; return the check to send once that is committed.
+
+        Args:
+            waiting: the half.
+            now_ms: group time.
+            ways: what is known in this turn of the event loop, by topic; it is added to.
 
         Raises:
             Refused: OUTCOME_OVERLOADED.
@@ -250,16 +263,19 @@ class GroupTransactions:
         interval_ms = options.transaction_check_interval_ms
         exhausted = row.checks >= options.max_transaction_checks
         topic_id = None if exhausted else row.topic_id
+        way = ways.get(topic_id)
+        if way is None:
+            way = ways[topic_id] = self._routes.way(topic_id, self._clock.monotonic_s())
         if self.checks_in_flight >= options.checks_in_flight_max:
             next_ms = now_ms + options.retry_ms
-        elif self._routes.candidates(topic_id, self._clock.monotonic_s()):
+        elif way is CheckWay.ASK:
             decision = self._resolver.reschedule(waiting, now_ms + interval_ms, row.checks)
             self.checks_in_flight += 1
             number = row.checks if exhausted else row.checks + 1
             return Check(decision, number, exhausted)
         else:
             next_ms = self._uncheckable.next(now_ms, interval_ms)
-            if self._routes.guessing(self._clock.monotonic_s()):
+            if way is CheckWay.GUESS:
                 decision = self._resolver.reschedule(waiting, next_ms, row.checks)
                 self.checks_in_flight += 1
                 return Check(decision, row.checks + 1, exhausted=False, is_guess=True)
@@ -272,23 +288,30 @@ class GroupTransactions:
         """Give checks to brokers, and count those that one took; others follow in an interval."""
         try:
             held = [check for check in checks if await _holds(check.decision)]
-            if held:
-                await self._send(held)
-        except (Refused, StateError):
-            # Too many reads wait, or rows cannot be read; the next check follows.
-            self._checks_total.add(len(checks), {"result": "unreadable"})
+            # Large halves that come due together are not all in memory together.
+            for part in _parts(held, self._options.check_read_bytes):
+                await self._send(part)
         finally:
             self.checks_in_flight -= len(checks)
 
     async def _send(self, checks: Sequence[Check]) -> None:
         halves = [check.decision.before for check in checks]
-        messages = await self._reader.read(
-            [
-                Location(key.raft_index, row.message_at, row.length, row.checksum)
-                for key, row in halves
-            ]
-        )
-        for check, half, message in zip(checks, halves, messages, strict=True):
+        try:
+            messages = await self._reader.read(
+                [
+                    Location(key.raft_index, row.message_at, row.length, row.checksum)
+                    for key, row in halves
+                ]
+            )
+        except (Refused, StateError):
+            # Too many reads wait, or rows cannot be read; the next check follows.
+            self._checks_total.add(len(checks), {"result": "unreadable"})
+            return
+        for number, (check, half, message) in enumerate(
+            zip(checks, halves, messages, strict=True), 1
+        ):
+            if number % _SENT_PER_TURN == 0:
+                await asyncio.sleep(0)
             result = "unreadable" if message is None else self._send_one(check, half, message)
             self._checks_total.add(1, {"result": result})
             if result == "sent" and not check.is_guess:
@@ -298,7 +321,7 @@ class GroupTransactions:
         """Count a check that a broker has, unless the half ended or changed meanwhile."""
         # Else the half is checked once more.
         with suppress(Refused, StateError):
-            waiting = self._resolver.find(check.decision.before.key.ref)
+            waiting = self._resolver.find(check.decision.ref)
             if isinstance(waiting, Waiting) and waiting.row.checks == check.number - 1:
                 self._resolver.reschedule(waiting, waiting.key.due_ms, check.number)
 
@@ -318,6 +341,9 @@ class GroupTransactions:
         now_s, routes = self._clock.monotonic_s(), self._routes
         if check.is_guess:
             return "sent" if routes.guess(told, now_s) else "no_producer"
+        if not check.exhausted and check.number > 1:
+            # The broker that was asked before may know other producers of the topic only.
+            routes.guess(told, now_s)
         if not routes.send(told, topic_id, now_s):
             return "no_producer"
         return "exhausted" if check.exhausted else "sent"
@@ -326,6 +352,21 @@ class GroupTransactions:
 def target_of(row: PendingRow) -> Target:
     """Return where a message goes when it is delivered."""
     return Target(row.topic_id, row.queue, row.slot_base, row.queue_count)
+
+
+def _parts(checks: Sequence[Check], size_bytes: int) -> Iterator[Sequence[Check]]:
+    """Divide checks so that the messages of a part have so many bytes at most, or are one."""
+    part: list[Check] = []
+    part_bytes = 0
+    for check in checks:
+        length = check.decision.before.row.length
+        if part and part_bytes + length > size_bytes:
+            yield part
+            part, part_bytes = [], 0
+        part.append(check)
+        part_bytes += length
+    if part:
+        yield part
 
 
 async def _holds(decision: Decision) -> bool:
