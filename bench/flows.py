@@ -36,13 +36,11 @@ from bench.behind_edge import EdgelessNode, serving
 from bench.micro_broker import BenchCall, BenchEdge, send_requests
 from strata.meta.v1 import meta_pb2
 from strata_cli.processes.standalone import NAMESERVER
-from strata_edge.ports import UnaryHandler
 from strata_runtime import loop
 
 IN_FLIGHT = 64
 HOUR_MS = 3_600_000
 MESSAGE_GROUPS = 64
-END_TRANSACTION = "/apache.rocketmq.v2.MessagingService/EndTransaction"
 TOPICS = {
     "plain": meta_pb2.TOPIC_TYPE_NORMAL,
     "fifo": meta_pb2.TOPIC_TYPE_FIFO,
@@ -52,30 +50,19 @@ TOPICS = {
 }
 
 
-class UnaryEdge(BenchEdge):
-    """Keeps the handlers of rare calls, too, and hands over sends of a turn together."""
+class TurnEdge(BenchEdge):
+    """Hands over the hot calls of a turn together."""
 
     def __init__(self) -> None:
-        self.unary: dict[str, UnaryHandler] = {}
         self._turn: list[BenchCall] = []
-
-    def add_unary(self, path: str, handler: UnaryHandler) -> None:  # type: ignore[override]
-        """Keep it."""
-        self.unary[path] = handler
 
     async def send(self, request: bytes) -> service_pb2.SendResultEntry:
         """Send one message."""
-        answer: asyncio.Future[Sequence[bytes]] = asyncio.get_running_loop().create_future()
-        if not self._turn:
-            asyncio.get_running_loop().call_soon(self._hand_over)
-        self._turn.append(BenchCall("SendMessage", request, answer.set_result))
-        response = service_pb2.SendMessageResponse.FromString((await answer)[0])
+        response = service_pb2.SendMessageResponse.FromString(
+            await self._answer("SendMessage", request)
+        )
         assert response.status.code == definition_pb2.OK, response
         return response.entries[0]
-
-    def _hand_over(self) -> None:
-        turn, self._turn = self._turn, []
-        self.hot.handle(turn)
 
     async def commit(self, topic: str, entry: service_pb2.SendResultEntry) -> None:
         """Commit a transaction."""
@@ -85,10 +72,21 @@ class UnaryEdge(BenchEdge):
             transaction_id=entry.transaction_id,
             resolution=definition_pb2.COMMIT,
         )
-        info = BenchCall("EndTransaction", b"", lambda _: None)
-        data = await self.unary[END_TRANSACTION](request.SerializeToString(), info)
+        data = await self._answer("EndTransaction", request.SerializeToString())
         status = service_pb2.EndTransactionResponse.FromString(data).status
         assert status.code == definition_pb2.OK, status
+
+    async def _answer(self, method: str, request: bytes) -> bytes:
+        answer: asyncio.Future[Sequence[bytes]] = asyncio.get_running_loop().create_future()
+        if not self._turn:
+            asyncio.get_running_loop().call_soon(self._hand_over)
+        self._turn.append(BenchCall(method, request, answer.set_result))
+        (data,) = await answer
+        return data
+
+    def _hand_over(self) -> None:
+        turn, self._turn = self._turn, []
+        self.hot.handle(turn)
 
 
 async def create_topics(node: EdgelessNode) -> None:
@@ -146,7 +144,7 @@ class Cost(NamedTuple):
     cpu_s: float
 
 
-async def measure(edge: UnaryEdge, count: int, rounds: int, profiled: str) -> dict[str, object]:
+async def measure(edge: TurnEdge, count: int, rounds: int, profiled: str) -> dict[str, object]:
     """Run all flows in turns, once warm."""
     first = itertools.count(step=1 << 32)
     costs: dict[str, list[Cost]] = {flow: [] for flow in TOPICS}
@@ -165,7 +163,7 @@ async def measure(edge: UnaryEdge, count: int, rounds: int, profiled: str) -> di
     return {flow: figures_of(each, costs["plain"], count) for flow, each in costs.items()}
 
 
-async def cost_of(edge: UnaryEdge, flow: str, requests: Sequence[bytes]) -> Cost:
+async def cost_of(edge: TurnEdge, flow: str, requests: Sequence[bytes]) -> Cost:
     """Send messages of a flow and return what they took."""
 
     async def work(request: bytes) -> None:
@@ -195,7 +193,7 @@ def figures_of(costs: Sequence[Cost], plain: Sequence[Cost], count: int) -> dict
 
 async def run(folder: Path, count: int, rounds: int, profiled: str) -> dict[str, object]:
     """Start a node and measure."""
-    edge = UnaryEdge()
+    edge = TurnEdge()
     async with serving(folder, edge, create_topics):
         return await measure(edge, count, rounds, profiled)
 

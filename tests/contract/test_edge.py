@@ -14,6 +14,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from strata_edge.options import EdgeOptions
+from strata_edge.ports import HOT_METHODS
 from strata_runtime.tls import Certificate
 from strata_testing import until
 from tests.contract.edge_ways import MIB, OpenWay, Way, stream, talk, unary
@@ -35,6 +36,19 @@ async def test_hot_unary(way: Way) -> None:
     assert call.done()
     host, _, port = call.peer.rpartition(":")
     assert (host, port.isdigit()) == ("127.0.0.1", True)
+
+
+async def test_every_hot_method_reaches_the_handler(way: Way) -> None:
+    """By its name, and is counted by it."""
+    for method in HOT_METHODS:
+        if method == "ReceiveMessage":
+            answers = [answer async for answer in stream(way.channel, method)(b"one", timeout=10)]
+            assert answers == [b"one0", b"one1", b"one2"]
+        else:
+            assert await unary(way.channel, method)(b"one", timeout=10) == b"one"
+    assert [call.method for call in way.broker.calls] == list(HOT_METHODS)
+    counted = way.metrics.counter("strata_edge_calls_total")
+    assert [counted.value({"method": method}) for method in HOT_METHODS] == [1] * len(HOT_METHODS)
 
 
 async def test_hot_deadline(way: Way) -> None:

@@ -32,7 +32,7 @@ from strata_edge.handover import Handover
 from strata_edge.passes import NativePasses
 from strata_runtime.health import Health
 
-HOT_METHODS = ("SendMessage", "ReceiveMessage", "AckMessage")
+HOT_METHODS = ("SendMessage", "ReceiveMessage", "AckMessage", "EndTransaction")
 MISTAKE = "the server failed at this call because of a bug"
 
 

@@ -14,6 +14,7 @@ from strata_broker.base.audit import AuditRecorder, LogSink
 from strata_broker.base.config import BrokerConfig
 from strata_broker.base.failures import ContainingEdge, Methods
 from strata_broker.base.identity import BrokerIdentity
+from strata_broker.base.kept_methods import KeptMethods
 from strata_broker.base.message_traces import MessageTraces
 from strata_broker.base.metrics import METRICS
 from strata_broker.base.window_options import WindowOptions
@@ -27,6 +28,7 @@ from strata_broker.clients.sessions import Sessions
 from strata_broker.clients.telemetry import Telemetry
 from strata_broker.metadata.budget import SendBudget, max_requests
 from strata_broker.metadata.filters import Filters
+from strata_broker.metadata.first_uses import FirstUses
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.metadata.quotas import Quotas
 from strata_broker.metadata.recorder import Recorder
@@ -40,6 +42,7 @@ from strata_broker.receives.lite_subscriptions import LiteSubscriptions
 from strata_broker.receives.unclaimed import Unclaimed
 from strata_broker.remoting.assembly import new_remoting
 from strata_broker.sends.checks import TransactionChecker
+from strata_broker.sends.end_calls import END, EndCalls
 from strata_broker.sends.gathered_ends import GatheredEnds
 from strata_broker.sends.internal_sends import InternalSends
 from strata_broker.sends.message_groups import MessageGroups
@@ -49,7 +52,7 @@ from strata_broker.sends.transactions import Transactions
 from strata_broker.servicers.assembly import ClientServing, Operators, PeerNetwork, ShownBroker
 from strata_broker.servicers.hot import HotCalls
 from strata_broker.servicers.messaging import MessagingServicer, WaitingMessages
-from strata_broker.servicers.messaging_rpc import SERVICE, serve_messaging
+from strata_broker.servicers.messaging_rpc import SERVICE, UnaryCalls, serve_messaging
 from strata_broker.servicers.plugins import BrokerPlugin, PluginParts
 from strata_broker.serving import Serving
 from strata_broker.storage_client.channels import BrokerNetwork
@@ -138,7 +141,7 @@ class BrokerParts:
             tasks=self._tasks,
             requests=self.requests,
         )
-        self._cluster = ClusterAccess(self.view, self._metadata, self._storage, self._quotas)
+        self._cluster = self._new_cluster_access()
         self._plugins = plugins
         self._serve_clients()
         self._serve_operators(shown_config or config)
@@ -147,6 +150,12 @@ class BrokerParts:
         self._storage.cluster.add(network.health)
         self._serving = Serving(edge, self._storage.cluster, self._plugins)
         show_broker(metrics, self.sessions, self.view, lambda: bool(self.endpoint))
+
+    def _new_cluster_access(self) -> ClusterAccess:
+        first_uses = FirstUses(
+            self.view, self._config.metadata, clock=self._clock, metrics=self._metrics
+        )
+        return ClusterAccess(self.view, self._metadata, self._storage, self._quotas, first_uses)
 
     def _new_follower(self) -> MetadataFollower:
         network = self._network
@@ -169,9 +178,9 @@ class BrokerParts:
             view,
             self._metadata,
             self._quotas,
+            first_uses=self._cluster.first_uses,
             config=config.metadata,
             requests=self.requests,
-            clock=clock,
             audit=self.audit,
         )
         recorder = Recorder(clock, metrics, config.refusals)
@@ -205,10 +214,10 @@ class BrokerParts:
         self._deliverer = Deliverer(
             self._storage.client, self._identity.host, runtime=calls, traces=self._traces
         )
-        hot = self._new_hot_calls(provisioner, filters, producers)
-        self._serve_messaging(filters, hot, producers)
+        self._serve_batches(provisioner, filters, producers)
+        self._serve_messaging(self._new_servicer(filters), producers)
 
-    def _serve_messaging(self, filters: Filters, hot: HotCalls, producers: Producers) -> None:
+    def _new_servicer(self, filters: Filters) -> MessagingServicer:
         calls, provisioner, storage = self._calls, self._provisioner, self._storage
         self._puller = new_puller(
             provisioner,
@@ -219,7 +228,7 @@ class BrokerParts:
             runtime=calls,
         )
         recaller = Recaller(provisioner, storage.client, runtime=calls)
-        servicer = MessagingServicer(
+        return MessagingServicer(
             provisioner,
             self._routes,
             leases=LeaseKeeper(
@@ -229,6 +238,22 @@ class BrokerParts:
             puller=self._puller,
             sessions=self.sessions,
             lite=self._lite,
+        )
+
+    def _serve_messaging(self, servicer: MessagingServicer, producers: Producers) -> None:
+        calls, provisioner, storage = self._calls, self._provisioner, self._storage
+        unary = UnaryCalls(servicer, calls)
+        alone = KeptMethods()
+        unary.serve(self._methods(alone))
+        hot = HotCalls(
+            self._sender,
+            self._receiver,
+            self._acknowledger,
+            ends=EndCalls(
+                self._transactions, unary.room, alone.unary[f"/{SERVICE}/{END}"], runtime=calls
+            ),
+            runtime=calls,
+            plugins=self._plugins,
         )
         self._edge.set_hot_handler(SERVICE, hot)
         self._remoting = new_remoting(
@@ -247,18 +272,18 @@ class BrokerParts:
         )
         serve_messaging(
             self._methods(),
-            servicer,
+            unary,
             puller=self._puller,
             telemetry=self._telemetry,
             runtime=calls,
             face=self._methods(self._remoting.face) if self._remoting is not None else None,
         )
 
-    def _new_hot_calls(
+    def _serve_batches(
         self, provisioner: Provisioner, filters: Filters, producers: Producers
-    ) -> HotCalls:
+    ) -> None:
         calls = self._calls
-        self._message_groups = MessageGroups()
+        self._message_groups = MessageGroups(self._storage.earlier.message_groups_left)
         self.send_budget = SendBudget(calls.config.send, calls.metrics)
         lite_consumers = LiteConsumers(calls.clock)
         self._lite = LiteSubscriptions(
@@ -291,11 +316,8 @@ class BrokerParts:
             runtime=calls,
             traces=self._traces,
         )
-        acknowledger = Acknowledger(
+        self._acknowledger = Acknowledger(
             provisioner, self._storage.acker, unclaimed=self._unclaimed, runtime=calls
-        )
-        return HotCalls(
-            self._sender, self._receiver, acknowledger, runtime=calls, plugins=self._plugins
         )
 
     def _watch_producers(self) -> Producers:

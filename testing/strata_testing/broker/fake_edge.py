@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 from strata_angelia.ports import UNAVAILABLE, UNKNOWN_METHOD, AngeliaError
 from strata_edge.choice import installed_passes
 from strata_edge.ports import (
+    HOT_METHODS,
     CallError,
     CallInfo,
     HotHandler,
@@ -155,9 +156,13 @@ class FakeEdge:
         response_type: type[Response],
         metadata: Mapping[str, str] = METADATA,
     ) -> Response:
-        """Make a unary call of a rare RPC."""
+        """Make a unary call."""
         data = request if isinstance(request, bytes) else request.SerializeToString()
-        response = await self.unary[path](data, FakeCall("", b"", metadata))
+        method = path.removeprefix(MESSAGING)
+        if method in HOT_METHODS:
+            [response] = await self.begin(method, data, metadata).answer
+        else:
+            response = await self.unary[path](data, FakeCall("", b"", metadata))
         return response_type.FromString(response)
 
     def begin(

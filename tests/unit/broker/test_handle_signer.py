@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from strata.meta.v1 import meta_pb2
+from strata_broker.access import handle_signer
 from strata_broker.access.handle_signer import HandleSigner
 from strata_broker.base.access_config import AccessControlSection
 from strata_broker.metadata.metadata import MetadataView
 from strata_metadata.rows import ROW_FORMAT
-from strata_mq.requests import PendingHandle, ReceiptHandle
+from strata_mq.requests import BadHandleError, PendingHandle, ReceiptHandle
 from strata_testing import ManualClock
 
 HANDLE = ReceiptHandle(1, 2, 3, 4, 5, 6, 7, 8)
@@ -182,3 +185,35 @@ def test_a_checksum_is_a_mark_while_handles_need_no_signature() -> None:
     assert cluster.signer.is_lease_mark(HANDLE, unsigned)
     cluster.wait_ms(UNSIGNED_MS)
     assert not cluster.signer.is_lease_mark(HANDLE, unsigned)
+
+
+def test_a_handle_that_was_given_here_is_good_as_long_as_elsewhere() -> None:
+    """The signer forgets its own handles with the keys that they were made with."""
+    cluster = Cluster()
+    cluster.rotate(1)
+    cluster.wait_ms(DELAY_MS)
+    pending = PendingHandle(1, 2, "01ABC")
+    text = cluster.signer.pending(pending)
+    assert cluster.signer.read_pending(text) is pending
+    assert cluster.other().read_pending(text) == pending
+    cluster.rotate(2)
+    cluster.wait_ms(DELAY_MS)
+    assert cluster.signer.read_pending(text) == pending
+    cluster.rotate(3)
+    for signer in (cluster.signer, cluster.other()):
+        with pytest.raises(BadHandleError):
+            signer.read_pending(text)
+
+
+def test_a_signer_remembers_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads what it forgot as others do."""
+    monkeypatch.setattr(handle_signer, "_GIVEN_MAX", 10)
+    signer = Cluster().signer
+    handles = [PendingHandle(1, 2, f"01{number}") for number in range(100)]
+    texts = [signer.pending(handle) for handle in handles]
+    assert [signer.read_pending(text) for text in texts] == handles
+    remembered = [
+        signer.read_pending(text) is handle for text, handle in zip(texts, handles, strict=True)
+    ]
+    assert 10 <= sum(remembered) <= 20
+    assert remembered[-10:] == [True] * 10

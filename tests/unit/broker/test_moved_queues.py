@@ -187,6 +187,23 @@ def test_what_storage_says_of_a_move_holds_until_the_metadata_say_more(
     assert not view.overrides(topic)
 
 
+def test_what_storage_said_of_a_topic_goes_with_it(view: MetadataView, topic: TopicRow) -> None:
+    """Its rows are deleted; nothing stays that no row told, and nothing is learned later."""
+    assert view.learn(topic, 1, [left(2, 3)])
+    change(view, moved(4, 1, 2))
+    assert view.learn(topic, 2, [left(4, 3, 2)])
+    change(
+        view,
+        moved(4, deleted=True),
+        meta_pb2.Change(topic=topic_row(), deleted=True),
+    )
+    assert not view.overrides(topic)
+    assert not view.learn(topic, 1, [left(2, 3)]), "an answer that comes late"
+    assert not view.overrides(topic)
+    change(view, meta_pb2.Change(topic=topic_row()))
+    assert not view.overrides(topic), "nor is it remembered for whoever has the id"
+
+
 def test_an_epoch_between_the_row_and_what_was_learned_is_not_left_out(
     view: MetadataView, topic: TopicRow
 ) -> None:

@@ -28,7 +28,7 @@ def config() -> BrokerConfig:
     """Everything may be made on first use, and few consumer groups."""
     metadata = {
         "auto_create_topic": True,
-        "auto_groups_per_s": 0.1,
+        "auto_creations_per_s_per_namespace": 0.1,
         "max_auto_groups_per_namespace": 5,
     }
     quotas = {"namespace_consumer_groups": 4}
@@ -105,7 +105,8 @@ async def test_receives_make_few_consumer_groups(client: Client) -> None:
     refused = [status for status in codes if status.code == definition_pb2.TOO_MANY_REQUESTS]
     assert 0 < len(refused) < 5
     assert {status.message for status in refused} <= {
-        "too many consumer groups are being created (metadata.auto_groups_per_s)",
+        "too many consumer groups are being created in this namespace "
+        "(metadata.auto_creations_per_s_per_namespace)",
         "the quota of the default namespace is 4 consumer groups",
     }
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from functools import partial
+from typing import cast
 
 import pytest
 
@@ -205,3 +206,42 @@ async def test_one_client_holds_a_share_of_the_calls_for_tables(
     written.cancel()
     await asyncio.wait([written])
     assert await edge.unary[KV + "Get"](get, info_of("greedy", "10.0.0.1:6")) == b""
+
+
+async def test_one_client_holds_a_share_of_the_exports(
+    edge: FakeEdge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An export lasts for as long as its client takes to read it."""
+
+    async def export(*_: object) -> AsyncIterator[kv_pb2.ExportResponse]:
+        while True:
+            yield kv_pb2.ExportResponse()
+
+    monkeypatch.setattr("strata_broker.kv.tables.Tables.get", lambda *_: None)
+    monkeypatch.setattr("strata_broker.kv.streams.Streams.export", export)
+    request = kv_pb2.ExportRequest(table=kv_pb2.TableName(name="t")).SerializeToString()
+
+    def begin(info: FakeCall) -> AsyncGenerator[bytes, None]:
+        stream = edge.server_streams[KV + "Export"](request, info)
+        return cast("AsyncGenerator[bytes, None]", stream)
+
+    open_streams = []
+    for client, peer in (
+        *[("greedy", "10.0.0.1:5")] * 2,
+        ("neighbour", "10.0.0.1:6"),
+        ("modest", "10.0.0.2:5"),
+    ):
+        open_streams.append(begin(info_of(client, peer)))
+        assert await anext(open_streams[-1]) == b""
+    for client, peer in (("greedy", "10.0.0.3:5"), ("another", "10.0.0.1:7")):
+        with pytest.raises(CallError) as refused:
+            await anext(begin(info_of(client, peer)))
+        assert refused.value.status == "RESOURCE_EXHAUSTED"
+    await open_streams[0].aclose()
+    for _ in range(20):
+        # The generators behind it end in turns of the loop.
+        await asyncio.sleep(0)
+    again = begin(info_of("greedy", "10.0.0.3:5"))
+    assert await anext(again) == b""
+    for stream in (*open_streams, again):
+        await stream.aclose()

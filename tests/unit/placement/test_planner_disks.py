@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata_nameserver.policies.replicas import (
+from strata_nameserver.policies.facts import (
     GroupFacts,
     NodeFacts,
     PlacementRules,
     ReplicaFacts,
-    plan_replicas,
 )
+from strata_nameserver.policies.replicas import plan_replicas
 from strata_placement.cluster import ClusterModel, GroupModel
 from strata_placement.plan import MoveReplica, Plan
 from strata_placement.planner import PlannerOptions, Source, make_plan

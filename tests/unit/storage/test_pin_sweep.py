@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from strata_mq.commands.rare import DropKind, TrimCommand
@@ -13,6 +15,7 @@ from strata_storage.leading.pin_sweep import PinSweep
 from tests.unit.storage.pending_entries import TOPIC_ID, Log
 
 QUEUE = (TOPIC_ID, 0)
+_FIRST = PendingRef(0, 0)
 WAITING = PinRow.pending(PartKind.DELAYED, TOPIC_ID, 5)
 
 
@@ -121,6 +124,75 @@ async def test_an_unfinished_front_bounds_the_log_by_what_was_not_looked_at(
         assert low_indexes[-1] <= min(left(log))
     assert low_indexes[0] == 11
     assert low_indexes[-1] == 40
+
+
+def looked_at(log: Log, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the raft index of each pin that is looked at from now on."""
+    indexes: list[int] = []
+    pins, scan = log.machine.rows.pins, log.machine.rows.pins.scan
+
+    def seen(begin: PendingRef = _FIRST) -> Iterator[tuple[PendingRef, PinRow]]:
+        for ref, pin in scan(begin):
+            indexes.append(ref.raft_index)
+            yield ref, pin
+
+    monkeypatch.setattr(type(pins), "scan", lambda _, begin=_FIRST: seen(begin))
+    return indexes
+
+
+async def test_pins_of_messages_that_stay_are_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Later passes go as far as trims went, and further when an operator trims or drops."""
+    pins = {1: WAITING} | {index: placed(index) for index in range(2, 1_000)}
+    log, sweep = log_with(pins), PinSweep()
+    indexes = looked_at(log, monkeypatch)
+
+    async def turn(min_offset: int, reach: int) -> int:
+        """Trim; return the last pin that was looked at."""
+        indexes.clear()
+        found = await sweep.sweep(log.machine, {QUEUE: min_offset}, 0, reach)
+        log.trim(TrimCommand(1, 0, [], found.runs, found.pending))
+        return max(indexes)
+
+    assert await turn(0, 0) == 999
+    assert await turn(0, 0) == 1
+    assert await turn(60, 60) <= 61
+    assert left(log) == [1, *range(60, 1_000)]
+    assert await turn(60, 0) <= 61
+    sweep.look_everywhere()
+    assert await turn(900, 0) == 999
+    assert left(log) == [1, *range(900, 1_000)]
+    log.machine.dropped.add(log.store.new_batch(), DropKind.TOPIC, 99, 0)
+    assert await turn(900, 0) == 999
+
+
+async def test_a_trim_during_a_pass_is_taken_in_by_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pass has gone by already; the next one reaches as far as the trim."""
+    monkeypatch.setattr(pin_sweep, "_PINS_PER_SCAN", 10)
+    pins = {1: WAITING} | {index: placed(index) for index in range(2, 100)}
+    log, sweep = log_with(pins), PinSweep()
+    for min_offset in (0, 0, 0, 0, 20):
+        reach = min_offset
+        found = await sweep.sweep(log.machine, {QUEUE: min_offset}, 0, reach)
+        log.trim(TrimCommand(1, 0, [], found.runs, found.pending))
+    assert left(log) == [1, *range(2, 100)]
+    for _ in range(12):
+        found = await sweep.sweep(log.machine, {QUEUE: 20}, 0, 0)
+        log.trim(TrimCommand(1, 0, [], found.runs, found.pending))
+    assert left(log) == [1, *range(20, 100)]
+
+
+async def test_pins_that_are_kept_for_a_time_are_looked_at_again() -> None:
+    """Behind a message that waits, too, and though nothing else is trimmed then."""
+    pins = {1: WAITING} | {index: placed(index) for index in range(2, 50)}
+    log, sweep = log_with(pins), PinSweep(committed_ms=1_000)
+    for now_ms, reach in ((0, 30), (500, 0), (1_000, 0), (2_000, 0)):
+        found = await sweep.sweep(log.machine, {QUEUE: 30}, now_ms, reach)
+        log.trim(TrimCommand(1, 0, [], found.runs, found.pending))
+    assert left(log) == [1, *range(30, 50)]
 
 
 async def test_one_trim_removes_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:

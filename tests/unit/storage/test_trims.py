@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 
 from strata_mq.commands.rare import decode_trim
+from strata_storage.leading.pin_sweep import PinSweep
 from strata_storage.leading.trims import Trims
 from tests.unit.storage.serving_leader import ServingLeader
 from tests.unit.storage.waiting_leader import TOPIC_ID, turns
@@ -18,7 +19,7 @@ async def test_a_trim_is_applied_before_the_next_is_decided_when_its_caller_has_
     node = ServingLeader()
     node.submit([b"%d" % number for number in range(9)], queue=QUEUE)
     node.commit()
-    trims = Trims(node.machine, node.proposer, 100)
+    trims = Trims(node.machine, node.proposer, 100, sweep=PinSweep())
     first = asyncio.ensure_future(trims.purge(TOPIC_ID, {QUEUE: 6}))
     await turns()
     first.cancel()

@@ -21,7 +21,7 @@ use crate::server;
 use crate::shared::{Command, Event, Order, Shared, NUMBERS};
 use crate::tls;
 
-const HOT_METHODS: [&str; 3] = ["SendMessage", "ReceiveMessage", "AckMessage"];
+const HOT_METHODS: [&str; 4] = ["SendMessage", "ReceiveMessage", "AckMessage", "EndTransaction"];
 
 const OPEN: u8 = 0;
 const ANSWERED: u8 = 1;
@@ -321,11 +321,11 @@ impl Server {
     fn drain<'py>(
         &self,
         py: Python<'py>,
-    ) -> PyResult<(Bound<'py, PyList>, [u64; 3], Bound<'py, PyList>)> {
+    ) -> PyResult<(Bound<'py, PyList>, [u64; HOT_METHODS.len()], Bound<'py, PyList>)> {
         let events = self.core.shared.take_events();
         lock(&self.core.loop_side).scheduled = true;
         let (hot, rest) = (PyList::empty(py), PyList::empty(py));
-        let mut counts = [0; 3];
+        let mut counts = [0; HOT_METHODS.len()];
         for event in events {
             match event {
                 Event::Hot { id, method, request, facts } => {
@@ -459,7 +459,8 @@ impl Server {
         let method = match method {
             0 => intern!(py, "SendMessage"),
             1 => intern!(py, "ReceiveMessage"),
-            _ => intern!(py, "AckMessage"),
+            2 => intern!(py, "AckMessage"),
+            _ => intern!(py, "EndTransaction"),
         };
         let call = HotCall {
             id,

@@ -11,7 +11,7 @@ it names the message by its id; a check and a recall name it by entry and ordina
 from __future__ import annotations
 
 import struct
-from base64 import b64decode, urlsafe_b64encode
+from binascii import a2b_base64, b2a_base64
 from enum import IntEnum
 from typing import NamedTuple
 from zlib import crc32
@@ -25,6 +25,8 @@ _SIGNED_VERSION = 2
 _FIELDS = struct.Struct(">BIIQI")
 _CHECKSUM = struct.Struct(">I")
 _LEAST_BYTES = _FIELDS.size + _CHECKSUM.size
+_FROM_URL_SAFE = bytes.maketrans(b"-_", b"+/")
+_TO_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
 class HandleForm(IntEnum):
@@ -36,6 +38,9 @@ class HandleForm(IntEnum):
     PENDING = 2
     # Offset and queue: it does not wait any more.
     STORED = 3
+
+
+_FORMS = {int(form): form for form in HandleForm}
 
 
 class PendingHandle(NamedTuple):
@@ -76,7 +81,7 @@ def decode_pending_handle(text: str, keys: HandleKeys = UNSIGNED) -> PendingHand
     """
     try:
         padded = text.encode("ascii") + b"=" * (-len(text) % 4)
-        raw = b64decode(padded, altchars=b"-_", validate=True)
+        raw = a2b_base64(padded.translate(_FROM_URL_SAFE), strict_mode=True)
     except ValueError as error:
         raise BadHandleError(str(error)) from error
     if len(raw) < _LEAST_BYTES:
@@ -84,8 +89,10 @@ def decode_pending_handle(text: str, keys: HandleKeys = UNSIGNED) -> PendingHand
     signed_until = _without_end(raw, keys)
     fields, message_id = raw[: _FIELDS.size], raw[_FIELDS.size : signed_until]
     first, raft_group, topic_id, number, part = _FIELDS.unpack(fields)
+    form = _FORMS.get(first & 0x0F)
+    if form is None:
+        raise BadHandleError(f"no form {first & 0x0F}")
     try:
-        form = HandleForm(first & 0x0F)
         handle = PendingHandle(raft_group, topic_id, message_id.decode(), form, number, part)
     except ValueError as error:
         raise BadHandleError(str(error)) from error
@@ -119,4 +126,4 @@ def _without_end(raw: bytes, keys: HandleKeys) -> int:
 
 
 def _text(raw: bytes) -> str:
-    return urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
+    return b2a_base64(raw, newline=False).translate(_TO_URL_SAFE).rstrip(b"=").decode("ascii")

@@ -29,6 +29,8 @@ from strata_runtime.clock import Clock
 _LEASE_FIELDS = struct.Struct(">IIIQQ")
 _FIRST_KEY_ID = 1
 _NEVER_MS = 1 << 63
+# Handles that are remembered, and as many again.
+_GIVEN_MAX = 4_096
 
 
 class HandleSigner:
@@ -48,6 +50,9 @@ class HandleSigner:
         self._until_ms = 0
         self._unsigned_until_ms = 0
         self._keys = HandleKeys({})
+        # Handles that this broker gave last, with the keys of now.
+        self._given: dict[str, PendingHandle] = {}
+        self._given_before: dict[str, PendingHandle] = {}
 
     def receipt(self, handle: ReceiptHandle) -> str:
         """Return the text of a receipt handle."""
@@ -63,7 +68,11 @@ class HandleSigner:
 
     def pending(self, handle: PendingHandle) -> str:
         """Return the text of a transaction id or a recall handle."""
-        return encode_pending_handle(handle, self.keys())
+        text = encode_pending_handle(handle, self.keys())
+        if len(self._given) >= _GIVEN_MAX:
+            self._given_before, self._given = self._given, {}
+        self._given[text] = handle
+        return text
 
     def read_pending(self, text: str) -> PendingHandle:
         """Read a transaction id or a recall handle.
@@ -71,7 +80,10 @@ class HandleSigner:
         Raises:
             BadHandleError: it is none of this cluster.
         """
-        return decode_pending_handle(text, self.keys())
+        keys = self.keys()
+        # Most transactions are ended at once, many of them here.
+        given = self._given.get(text) or self._given_before.get(text)
+        return decode_pending_handle(text, keys) if given is None else given
 
     def lease_mark(self, handle: ReceiptHandle) -> int:
         """Return the number that stands for a lease beside its place and its end."""
@@ -90,6 +102,7 @@ class HandleSigner:
         return self._keys
 
     def _make(self, now_ms: int) -> None:
+        self._given, self._given_before = {}, {}
         rows = self._view.access.cluster_keys()
         signing_key_id = self._signing_key_id(rows, now_ms)
         if rows and not signing_key_id:

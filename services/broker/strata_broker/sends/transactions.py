@@ -7,12 +7,14 @@ again the same way is fine, so an unanswered call is simply repeated.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.access.handle_signer import HandleSigner
-from strata_broker.metadata.metadata import MetadataView
+from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.metadata.requests import Caller
-from strata_broker.sends.gathered_ends import GatheredEnds
+from strata_broker.sends.gathered_ends import EndedAt, GatheredEnds, alone
 from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.requests import (
     BadHandleError,
@@ -35,6 +37,20 @@ _END_NAMES = {
 }
 
 
+class EndedHalf(NamedTuple):
+    """A half message that a producer ends.
+
+    Attributes:
+        raft_group: that has it.
+        topic: its topic.
+        half: which one, and how it ends.
+    """
+
+    raft_group: int
+    topic: TopicRow
+    half: storage_pb2.HalfEnd
+
+
 class Transactions:
     """See the module docstring.
 
@@ -48,6 +64,7 @@ class Transactions:
 
     Attributes:
         handles: signs and reads transaction ids.
+        ends: see above.
     """
 
     def __init__(
@@ -61,11 +78,12 @@ class Transactions:
         timeout_s: float,
     ) -> None:
         self.handles = handles
+        self.ends = ends
         self._view = view
         self._storage = storage
-        self._ends = ends
         self._timeout_s = timeout_s
-        self._ended = metrics.counter("strata_broker_transactions_ended_total")
+        ended = metrics.counter("strata_broker_transactions_ended_total")
+        self._ended = {end: ended.bound({"end": name}) for end, name in _END_NAMES.items()}
         # RocketMQ's names; it has none for a transaction that is given up.
         self._rocketmq_ended = {
             storage_pb2.TRANSACTION_END_COMMIT: metrics.counter("rocketmq_commit_messages_total"),
@@ -80,7 +98,23 @@ class Transactions:
         """Serve a producer's EndTransaction; a producer without a decision changes nothing.
 
         Raises:
-            RequestError: ILLEGAL_TOPIC, INVALID_TRANSACTION_ID, or no answer in time.
+            RequestError: as `named`, or no answer in time.
+        """
+        named = self.named(caller, request)
+        if named is None:
+            return
+        raft_group, topic, half = named
+        try:
+            await self.ends.end(raft_group, half, timeout_s)
+        except RequestError as refused:
+            raise not_ended(refused) from refused
+        self.count(half.end, topic)
+
+    def named(self, caller: Caller, request: service_pb2.EndTransactionRequest) -> EndedHalf | None:
+        """Return which half message a producer ends, and how; None: it has not decided.
+
+        Raises:
+            RequestError: ILLEGAL_TOPIC, INVALID_TRANSACTION_ID.
         """
         topic_name = caller.name_of(request.topic)
         topic = self._view.topic(*topic_name)
@@ -92,8 +126,9 @@ class Transactions:
         if request.message_id and handle.message_id not in ("", request.message_id):
             raise invalid_transaction_id("it belongs to another message")
         end = _ENDS.get(request.resolution)
-        if end is not None:
-            await self.resolve(handle, end, timeout_s)
+        if end is None:
+            return None
+        return EndedHalf(handle.raft_group, topic, self._half(handle, end))
 
     async def resolve(
         self,
@@ -102,7 +137,7 @@ class Transactions:
         timeout_s: float | None = None,
         *,
         dead_letter_topic_id: int = 0,
-    ) -> storage_pb2.EndTransactionResponse:
+    ) -> EndedAt:
         """End the transaction of a half message; return the place of a committed one.
 
         Args:
@@ -114,44 +149,70 @@ class Transactions:
         Raises:
             RequestError: INVALID_TRANSACTION_ID, or no answer in time.
         """
+        half = self._half(handle, end)
+        if timeout_s is None:
+            timeout_s = self._timeout_s
+        try:
+            if end == storage_pb2.TRANSACTION_END_GIVE_UP:
+                place = await self._give_up(handle, half, dead_letter_topic_id, timeout_s)
+            else:
+                place = await self.ends.end(handle.raft_group, half, timeout_s)
+        except RequestError as refused:
+            raise not_ended(refused) from refused
+        self.count(end, self._view.topic_by_id(handle.topic_id))
+        return place
+
+    def count(self, end: storage_pb2.TransactionEnd.ValueType, topic: TopicRow | None) -> None:
+        """Count a transaction that ended; `topic` None: it is not known any more."""
+        self._ended[end].add(1)
+        if end in self._rocketmq_ended and topic is not None:
+            labels = {"namespace": topic.namespace, "topic": topic.name}
+            self._rocketmq_ended[end].add(1, labels)
+
+    def _half(
+        self, handle: PendingHandle, end: storage_pb2.TransactionEnd.ValueType
+    ) -> storage_pb2.HalfEnd:
+        """Return what storage is told.
+
+        Raises:
+            RequestError: INVALID_TRANSACTION_ID.
+        """
         if handle.form is HandleForm.STORED:
             raise invalid_transaction_id("it is a recall handle")
         if self._view.raft_group(handle.raft_group) is None:
             # No node would ever answer.
             raise invalid_transaction_id("it names no known raft group")
-        request = storage_pb2.EndTransactionRequest(
-            raft_group=handle.raft_group,
-            topic_id=handle.topic_id,
-            end=end,
-            dead_letter_topic_id=dead_letter_topic_id,
-        )
+        half = storage_pb2.HalfEnd(topic_id=handle.topic_id, end=end)
         if handle.form is HandleForm.PENDING:
-            request.pending.index, request.pending.ordinal = handle.number, handle.part
+            half.pending.index, half.pending.ordinal = handle.number, handle.part
         else:
-            request.message_id = handle.message_id
-        if timeout_s is None:
-            timeout_s = self._timeout_s
-        try:
-            if end == storage_pb2.TRANSACTION_END_GIVE_UP:
-                response = await self._storage.call(
-                    handle.raft_group,
-                    "EndTransaction",
-                    request,
-                    storage_pb2.EndTransactionResponse,
-                    timeout_s=timeout_s,
-                )
-            else:
-                response = await self._ends.end(request, timeout_s)
-        except RequestError as refused:
-            if refused.code is Code.INVALID_RECEIPT_HANDLE:
-                raise invalid_transaction_id("it is unknown, or ended the other way") from refused
-            raise
-        self._ended.add(1, {"end": _END_NAMES[end]})
-        topic = self._view.topic_by_id(handle.topic_id)
-        if end in self._rocketmq_ended and topic is not None:
-            labels = {"namespace": topic.namespace, "topic": topic.name}
-            self._rocketmq_ended[end].add(1, labels)
-        return response
+            half.message_id = handle.message_id
+        return half
+
+    async def _give_up(
+        self,
+        handle: PendingHandle,
+        half: storage_pb2.HalfEnd,
+        dead_letter_topic_id: int,
+        timeout_s: float,
+    ) -> EndedAt:
+        request = alone(handle.raft_group, half)
+        request.dead_letter_topic_id = dead_letter_topic_id
+        response = await self._storage.call(
+            handle.raft_group,
+            "EndTransaction",
+            request,
+            storage_pb2.EndTransactionResponse,
+            timeout_s=timeout_s,
+        )
+        return EndedAt(response.queue, response.offset)
+
+
+def not_ended(refused: RequestError) -> RequestError:
+    """Return what a producer gets for a refusal of storage."""
+    if refused.code is Code.INVALID_RECEIPT_HANDLE:
+        return invalid_transaction_id("it is unknown, or ended the other way")
+    return refused
 
 
 def read_transaction_id(text: str, handles: HandleSigner) -> PendingHandle:

@@ -16,6 +16,7 @@ from strata_broker.base.failures import unexpected
 from strata_broker.receives.ack import Acknowledger
 from strata_broker.receives.pending_ack import ACK
 from strata_broker.receives.receive import RECEIVE, Receiver
+from strata_broker.sends.end_calls import END, EndCalls
 from strata_broker.sends.named_queue import QueuedCall
 from strata_broker.sends.pending_send import SEND
 from strata_broker.sends.send import Sender
@@ -25,11 +26,26 @@ from strata_edge.ports import HotCall
 from strata_mq.requests import RequestError
 from strata_runtime.tasks import TooManyTasksError
 
+_RESPONSES = {
+    SEND: service_pb2.SendMessageResponse,
+    ACK: service_pb2.AckMessageResponse,
+    END: service_pb2.EndTransactionResponse,
+}
+"""Types of the answers of methods with one answer."""
+
 
 class HotCalls:
     """The `HotHandler` that a broker gives to its edge.
 
     Acks are served first: they free resources for sends and receives (rule 15).
+
+    Args:
+        sender: takes sends.
+        receiver: takes receives.
+        acknowledger: takes acks.
+        ends: take ends of transactions.
+        runtime: configuration, clock and counters.
+        plugins: may take sends that are no messages.
     """
 
     def __init__(
@@ -38,6 +54,7 @@ class HotCalls:
         receiver: Receiver,
         acknowledger: Acknowledger,
         *,
+        ends: EndCalls,
         runtime: CallRuntime,
         plugins: Sequence[TakesSends] = (),
     ) -> None:
@@ -47,6 +64,7 @@ class HotCalls:
         self._sender = sender
         self._receiver = receiver
         self._acknowledger = acknowledger
+        self._ends = ends
         self._access = runtime.access
         self._requests = runtime.requests
         self._recorder = recorder
@@ -117,6 +135,8 @@ class HotCalls:
                     if plugin.takes_send(call, principal):
                         return
                 self._sender.gather(call, principal, started_s)
+            elif method == END:
+                self._ends.take(call, principal, started_s)
         except AccessRefused as unknown:
             self._refuse(call, unknown, started_s)
             self._access.tell_refused(unknown, call, call.method)
@@ -139,7 +159,5 @@ def _refusal(method: str, failure: RequestError, wall_ms: int) -> list[bytes]:
             wire.receive_status(failure.code, failure.text),
             wire.delivery_timestamp(wall_ms),
         ]
-    response_type = (
-        service_pb2.AckMessageResponse if method == ACK else service_pb2.SendMessageResponse
-    )
-    return [response_type(status=errors.status_of(failure)).SerializeToString()]
+    response = _RESPONSES[method](status=errors.status_of(failure))
+    return [response.SerializeToString()]

@@ -6,7 +6,7 @@ with INVALID_ARGUMENT, because there is no request to answer.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -16,22 +16,21 @@ from strata_angelia.methods import Rpc, rpcs_of
 from strata_broker.access.call_runtime import CallRuntime
 from strata_broker.access.guard import principal_of
 from strata_broker.base import errors, wire
+from strata_broker.base.call_room import CallRoom
 from strata_broker.base.failures import Methods, contained
 from strata_broker.base.parsing import parse
-from strata_broker.base.shares import CallShares, all_owners_of, most_each
-from strata_broker.base.watermarks import show_watermark
+from strata_broker.base.shares import all_owners_of
 from strata_broker.clients.telemetry import Telemetry
 from strata_broker.metadata.requests import Caller, caller_of, time_for
 from strata_broker.receives.pulls import IllegalOffset, Puller
 from strata_broker.servicers.messaging import ClientCall, MessagingServicer
-from strata_edge.ports import CallError, CallInfo, UnaryHandler
+from strata_edge.ports import HOT_METHODS, CallError, CallInfo, UnaryHandler
 from strata_mq.requests import Code, RequestError
-from strata_runtime.limits import Limit
 
 _SERVICE = service_pb2.DESCRIPTOR.services_by_name["MessagingService"]
 SERVICE: str = _SERVICE.full_name
 
-# Hot calls have a handler of batches; streams have handlers of their own.
+# Handled in batches only, or streams with handlers of their own.
 _BESIDE = ("SendMessage", "ReceiveMessage", "AckMessage", "PullMessage", "Telemetry")
 
 Request = TypeVar("Request", bound=Message)
@@ -39,7 +38,7 @@ Request = TypeVar("Request", bound=Message)
 
 def serve_messaging(
     methods: Methods,
-    servicer: MessagingServicer,
+    unary: UnaryCalls,
     *,
     puller: Puller,
     telemetry: Telemetry,
@@ -50,7 +49,7 @@ def serve_messaging(
 
     Args:
         methods: of the edge.
-        servicer: has the RPCs of one answer.
+        unary: the RPCs of one answer.
         puller: reads messages.
         telemetry: streams of settings.
         runtime: configuration, clock and counters.
@@ -59,8 +58,7 @@ def serve_messaging(
     Raises:
         TypeError: an RPC has no method.
     """
-    unary = UnaryCalls(servicer, runtime)
-    unary.serve(methods)
+    unary.serve(methods, leaves_out=HOT_METHODS)
     if face is not None:
         unary.serve(face)
         pulls = PullCalls(puller, runtime, with_window=True)
@@ -75,6 +73,9 @@ class UnaryCalls:
     Args:
         servicer: has a method for each, of its name in snake_case.
         runtime: configuration, clock and counters.
+
+    Attributes:
+        room: bounds the calls under way.
     """
 
     def __init__(self, servicer: MessagingServicer, runtime: CallRuntime) -> None:
@@ -86,23 +87,21 @@ class UnaryCalls:
         self._requests = runtime.requests
         self._recorder = runtime.recorder
         self._access = runtime.access
-        self._in_flight = Limit(
-            "calls", config.calls.max_in_flight, "calls", metrics=runtime.metrics
-        )
-        most = most_each(
-            config.calls.max_in_flight_per_client, config.calls.max_in_flight_per_address
-        )
-        self._shares = CallShares("calls", most, metrics=runtime.metrics)
-        show_watermark(runtime.metrics, "client_manager", lambda: self._in_flight.used)
+        self.room = CallRoom(config.calls, runtime.metrics)
 
-    def serve(self, methods: Methods) -> None:
+    def serve(self, methods: Methods, leaves_out: Collection[str] = ()) -> None:
         """Serve every RPC by its method.
+
+        Args:
+            methods: where the handlers are put.
+            leaves_out: RPCs that have another handler there.
 
         Raises:
             TypeError: an RPC has no method.
         """
         for rpc in rpcs_of(_SERVICE, self._servicer, beside=_BESIDE):
-            methods.add_unary(rpc.path, self._answering(rpc))
+            if rpc.name not in leaves_out:
+                methods.add_unary(rpc.path, self._answering(rpc))
 
     def _answering(self, rpc: Rpc) -> UnaryHandler:
         async def answer(data: bytes, info: CallInfo) -> bytes:
@@ -123,19 +122,18 @@ class UnaryCalls:
     async def _call(self, rpc: Rpc, request: Message, info: CallInfo) -> bytes:
         """Check the client id and the limit, and carry the call out."""
         caller = _caller(info)
-        with self._shares.holding(all_owners_of(caller.client_id, info.peer)):
-            if not self._in_flight.try_take():
-                raise errors.too_many_requests()
-            try:
-                with contained(self._requests, rpc.name):
-                    left_s = time_for(info.time_left_s(), self._timeout_s, self._max_timeout_s)
-                    response = await rpc.function(ClientCall(caller, info, left_s), request)
-                    if isinstance(response, bytes):
-                        return response
-                    response.status.CopyFrom(errors.ok_status())
-                    return bytes(response.SerializeToString())
-            finally:
-                self._in_flight.give_back()
+        owners = all_owners_of(caller.client_id, info.peer)
+        self.room.take(owners)
+        try:
+            with contained(self._requests, rpc.name):
+                left_s = time_for(info.time_left_s(), self._timeout_s, self._max_timeout_s)
+                response = await rpc.function(ClientCall(caller, info, left_s), request)
+                if isinstance(response, bytes):
+                    return response
+                response.status.CopyFrom(errors.ok_status())
+                return bytes(response.SerializeToString())
+        finally:
+            self.room.give_back(owners)
 
 
 class PullCalls:

@@ -19,6 +19,8 @@ from strata_storage.base.disk_quota import DiskQuotaOptions
 from strata_storage.base.removed_replicas import AsideOptions
 from strata_storage.base.watchers import WatcherOptions
 
+_MIB = 1024 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class PendingOptions:
@@ -28,16 +30,19 @@ class PendingOptions:
         window: keys of the earliest ones that are read into memory at once; twice as many are
             kept.
         batch: messages that one entry delivers, drops or puts off.
-        resolves_max: such decisions under way; the timer waits for them, calls are refused.
+        resolves_max: such decisions under way; the timer waits for them, calls are refused. Each
+            of the two leaves a quarter of them to the other one.
         turn_interval_ms: pause of the timer after it did something: what comes due in it shares
             an entry.
         retry_ms: pause before what was refused, or found no queue, is tried again.
         forwards_max: messages on their way to another raft group.
+        forward_bytes_max: their bytes; a single message always goes.
         forwards_unanswered_max: messages that a raft group may have that has not answered; no
             others are sent then.
         transaction_check_interval_ms: time between two checks of a half message.
         max_transaction_checks: checks before a half message is given up.
         checks_in_flight_max: checks that are being read and handed to brokers.
+        check_read_bytes: bytes of their messages that are read at once; a single message always is.
         uncheckable_max: half messages without a connected producer that are handled in one
             check interval; the others wait for a later interval.
     """
@@ -48,10 +53,12 @@ class PendingOptions:
     turn_interval_ms: int = 20
     retry_ms: int = 1_000
     forwards_max: int = 1_000
+    forward_bytes_max: int = 16 * _MIB
     forwards_unanswered_max: int = 100_000
     transaction_check_interval_ms: int = 30_000
     max_transaction_checks: int = 15
     checks_in_flight_max: int = 1_000
+    check_read_bytes: int = 4 * _MIB
     uncheckable_max: int = 10_000
 
 
@@ -189,9 +196,6 @@ class StorageOptions:
     expiry_interval_s: float = 0.1
     holder_silence_s: float = 15.0
     scrub_bytes_per_s: int = 8 * 1024 * 1024
-
-
-_MIB = 1024 * 1024
 
 
 # Defaults are written once, where they are used.

@@ -87,8 +87,8 @@ class GroupLeader:
         self._releases = Releases(
             self.sets, self.proposer, clock, takeover=takeover, grace_s=options.holder_grace_s
         )
-        self.trims = Trims(machine, self.proposer, options.trim_queues_max)
         self.pin_sweep = PinSweep(options.dedupe.window_ms)
+        self.trims = Trims(machine, self.proposer, options.trim_queues_max, sweep=self.pin_sweep)
         self.oldest = OldestKept()
         self.on_new_messages: Callable[[int, int], None] = lambda topic_id, queue: None
         names = machine.rows.client_names

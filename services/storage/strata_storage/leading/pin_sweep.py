@@ -2,7 +2,9 @@
 
 A leader looks at a bounded number of pins with every trim: at the first ones, because the smallest
 remaining pin bounds the low index; and at some more, from where it stopped the last time, because
-one message that waits for weeks must not keep the pins of all later ones.
+one message that waits for weeks must not keep the pins of all later ones. These are looked at in
+passes, each from the front up to where pins may have become deletable since the pass before it
+began: those of messages that are kept, nearly all, are not looked at again and again.
 
 Invariant: a pin that is deletable once stays deletable, and a new pin has a greater index than all
 pins looked at before. So a run of such pins is safe to delete whenever the trim is applied.
@@ -32,6 +34,7 @@ _REMOVED_MAX = 2_000
 _RANGE_PINS_MIN = 8
 
 _FIRST = PendingRef(0, 0)
+_EVERYWHERE = (1 << 64) - 2
 
 
 @dataclass(slots=True)
@@ -83,12 +86,24 @@ class PinSweep:
         self._begins: dict[tuple[int, int], _Begin] = {}
         # The first pin that stayed though it keeps no entry; None: there is none.
         self._kept: PendingRef | None = None
-        # Where the next scan begins that is not at the front.
+        # Where the next scan begins that is not at the front; the first one: a pass begins.
         self._next = _FIRST
+        # Last raft index that this pass looks at, and the next one. Nothing is known of earlier
+        # leaders, so the first pass looks at everything.
+        self._reach, self._next_reach = 0, _EVERYWHERE
+        self._drops = 0
         self._is_first = True
 
+    def look_everywhere(self) -> None:
+        """Let the next pass look at all pins: any of them may have become deletable."""
+        self._next_reach = _EVERYWHERE
+
     async def sweep(
-        self, machine: GroupMachine, min_offsets: Mapping[tuple[int, int], int], now_ms: int
+        self,
+        machine: GroupMachine,
+        min_offsets: Mapping[tuple[int, int], int],
+        now_ms: int,
+        reach: int = _EVERYWHERE,
     ) -> SweptPins:
         """Look at some pins.
 
@@ -96,8 +111,13 @@ class PinSweep:
             machine: of the raft group.
             min_offsets: where (topic, queue) will begin; other queues begin where they do.
             now_ms: group time.
+            reach: raft index behind which nothing that `min_offsets` trims got its offset, so that
+                no pin of these messages lies behind it either.
         """
         found = SweptPins()
+        if machine.dropped.additions != self._drops:
+            self._drops, reach = machine.dropped.additions, _EVERYWHERE
+        self._next_reach = max(self._next_reach, reach)
         judge = _Judge(machine, min_offsets, lambda key, at: self._long_ago(key, at, now_ms))
         scan = _Scan(machine, judge, found)
         # Below the low index there is nothing but tombstones, once it was looked at (rule 27), and
@@ -112,10 +132,24 @@ class PinSweep:
         if stopped is not None:
             found.low_index = stopped.raft_index
             # Pins of messages that are in the tier stay below it, until those are trimmed there.
-            rest = self._next if machine.tier.is_used else max(self._next, stopped)
-            self._next = await scan.run(rest) or _FIRST
+            front = _FIRST if machine.tier.is_used else stopped
+            await self._look_on(scan, front, found)
         await self._forget_gone(machine)
         return found
+
+    async def _look_on(self, scan: _Scan, front: PendingRef, found: SweptPins) -> None:
+        """Go on with the pass over pins behind the front, or begin the next one."""
+        if self._next == _FIRST:
+            self._reach, self._next_reach = self._next_reach, 0
+        begin, end = max(self._next, front), PendingRef(self._reach + 1, 0)
+        self._next = _FIRST
+        if begin < end:
+            self._next = await scan.run(begin, end=end) or _FIRST
+        # Those that are kept for a time go later; those that go now may stay, if the trim fails.
+        again = [run.first for run in found.runs]
+        if scan.last_kept is not None:
+            again.append(scan.last_kept)
+        self._next_reach = max([self._next_reach, *(ref.raft_index for ref in again)])
 
     async def _forget_gone(self, machine: GroupMachine) -> None:
         """Forget where queues began that are gone: their pins need nobody's leave."""
@@ -204,6 +238,7 @@ class _Scan:
 
     Attributes:
         first_kept: the first pin that stays though its message was trimmed.
+        last_kept: the last one.
     """
 
     def __init__(self, machine: GroupMachine, judge: _Judge, found: SweptPins) -> None:
@@ -212,6 +247,7 @@ class _Scan:
         self._found = found
         self._run: list[PendingRef] = []
         self.first_kept: PendingRef | None = None
+        self.last_kept: PendingRef | None = None
 
     async def run(
         self, begin: PendingRef, *, end: PendingRef | None = None, until_held: bool = False
@@ -232,8 +268,9 @@ class _Scan:
             is_kept = not may_go and self._judge.is_trimmed(pin)
             if not may_go:
                 self._end_run()
-            if is_kept and self.first_kept is None:
-                self.first_kept = ref
+            if is_kept:
+                self.first_kept = self.first_kept or ref
+                self.last_kept = ref
             is_held = until_held and not (may_go or is_kept) and holds_entry(self._machine, pin)
             if is_held or self._found.is_full or count > _PINS_PER_SCAN:
                 self._end_run()

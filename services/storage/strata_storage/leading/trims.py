@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from strata_mq.commands import TrimCommand, TrimmedQueue, encode_trim
+from strata_storage.leading.pin_sweep import PinSweep
 from strata_storage.leading.proposer import Proposer, committed
 from strata_storage.rows.machine import GroupMachine
 
@@ -30,14 +31,23 @@ class Trims:
         machine: rows of the raft group.
         proposer: of this leader.
         queues_max: see the attribute.
+        sweep: looks at pins; is told when queues begin later by an operator's order.
 
     Attributes:
         queues_max: queues of one trim; more are trimmed by several, one after the other.
     """
 
-    def __init__(self, machine: GroupMachine, proposer: Proposer, queues_max: int) -> None:
+    def __init__(
+        self,
+        machine: GroupMachine,
+        proposer: Proposer,
+        queues_max: int,
+        *,
+        sweep: PinSweep,
+    ) -> None:
         self._machine = machine
         self._proposer = proposer
+        self._sweep = sweep
         self.queues_max = queues_max
         self._turn = asyncio.Lock()
 
@@ -99,4 +109,5 @@ class Trims:
         await self._proposer.applied()
 
     async def _begin_later(self, trimmed: Sequence[TrimmedQueue]) -> None:
+        self._sweep.look_everywhere()
         await self.apply(trim_of_queues(self._machine, trimmed))

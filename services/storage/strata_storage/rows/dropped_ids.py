@@ -19,12 +19,16 @@ class DroppedIds:
 
     Args:
         rows: of the raft group.
+
+    Attributes:
+        additions: how often ids were added, or read from rows, as this process has seen it.
     """
 
-    __slots__ = ("_firsts", "_lasts", "_rows")
+    __slots__ = ("_firsts", "_lasts", "_rows", "additions")
 
     def __init__(self, rows: TombstoneRows) -> None:
         self._rows = rows
+        self.additions = 0
         # By kind: first and last ids of runs, in order, with a gap between any two.
         self._firsts: dict[int, list[int]] = defaultdict(list)
         self._lasts: dict[int, list[int]] = defaultdict(list)
@@ -32,6 +36,7 @@ class DroppedIds:
 
     def reload(self) -> None:
         """Take in what the rows say, instead of what was known."""
+        self.additions += 1
         self._firsts.clear()
         self._lasts.clear()
         for what, first_id, last_id in self._rows.all():
@@ -63,6 +68,7 @@ class DroppedIds:
         """
         if (what, dropped_id) in self:
             return
+        self.additions += 1
         firsts, lasts = self._firsts[what], self._lasts[what]
         at = bisect_right(firsts, dropped_id)
         first_id = last_id = dropped_id

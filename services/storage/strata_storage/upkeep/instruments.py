@@ -135,6 +135,7 @@ def used_by(engines: Sequence[GroupEngine]) -> dict[str, int]:
         "pending_window": sum(len(leader.pending.timers) for leader in leaders),
         "resolves_max": sum(len(leader.pending.resolver) for leader in leaders),
         "forwards_max": sum(leader.pending.timers.forwards_in_flight for leader in leaders),
+        "forward_bytes_max": sum(leader.pending.timers.forward_bytes for leader in leaders),
         "forwards_unanswered_max": sum(
             leader.pending.timers.forwards_unanswered for leader in leaders
         ),

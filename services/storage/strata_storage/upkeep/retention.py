@@ -92,6 +92,7 @@ async def plan_trims(
     seen = OldestKept()
     trimmed: list[TrimmedQueue] = []
     low_index = machine.state.raft_index + 1
+    reach = 0
     # Id rows of yesterday stay: repeats of sends and ends of transactions are looked up in them.
     oldest_ms = terms.now_ms - MESSAGE_DAY_MS
     async for topic_id, queue, row in queues_in_turns(machine):
@@ -106,6 +107,7 @@ async def plan_trims(
         min_offset = _first_kept(machine, offsets, topic_id, queue, row, cutoff_ms, floor)
         if min_offset > row.min_offset:
             trimmed.append(TrimmedQueue(topic_id, queue, min_offset))
+            reach = max(reach, _reach_of(machine, trimmed[-1]))
         if min_offset == row.next_offset:
             continue
         run = machine.consume_queues.next_run(topic_id, queue, min_offset)
@@ -122,11 +124,20 @@ async def plan_trims(
             seen.see_local(run[1].store_time_ms)
     (oldest or OldestKept()).take_over(seen)
     min_offsets = {(topic_id, queue): min_offset for topic_id, queue, min_offset in trimmed}
-    pins = await sweep.sweep(machine, min_offsets, terms.now_ms)
+    pins = await sweep.sweep(machine, min_offsets, terms.now_ms, reach)
     if pins.low_index is not None:
         low_index = min(low_index, pins.low_index)
     if trimmed or pins.runs or pins.pending or _is_gain(machine, low_index, oldest_ms, terms):
         yield TrimCommand(low_index, oldest_ms, trimmed, pins.runs, pins.pending)
+
+
+def _reach_of(machine: GroupMachine, trimmed: TrimmedQueue) -> int:
+    """Return a raft index behind which no trimmed message of a queue got its offset.
+
+    They got it before the first one that stays did.
+    """
+    run = machine.consume_queues.next_run(trimmed.topic_id, trimmed.queue, trimmed.min_offset)
+    return machine.state.raft_index if run is None else run[1].offset_index
 
 
 def _is_gain(machine: GroupMachine, low_index: int, oldest_ms: int, terms: TrimTerms) -> bool:
