@@ -77,6 +77,24 @@ def test_leaders_end_up_even(node_count: int, group_count: int, seed: int) -> No
     assert max(values) - min(values) <= 1, f"seed {seed}: {counts}"
 
 
+def test_a_node_that_was_down_again_and_again_leads_nothing_until_it_is_steady() -> None:
+    """Each of its ends costs elections. One below the limit, or all of them, stay as they are."""
+    nodes = nodes_of(3)
+    groups = {number: group(number, list(nodes), f"n{number % 3}") for number in range(1, 7)}
+    nodes["n0"] = replace(nodes["n0"], down_ms=RULES.repair_delay_ms - 1)
+    assert settle(nodes, groups) == 0
+    nodes["n0"] = replace(nodes["n0"], down_ms=RULES.repair_delay_ms)
+    settle(nodes, groups)
+    assert leads(nodes, groups) == {"n0": 0, "n1": 3, "n2": 3}
+    nodes["n0"] = replace(nodes["n0"], down_ms=0)
+    settle(nodes, groups)
+    assert leads(nodes, groups) == {"n0": 2, "n1": 2, "n2": 2}
+    for node_id, node in list(nodes.items()):
+        nodes[node_id] = replace(node, down_ms=RULES.repair_delay_ms)
+    settle(nodes, groups)
+    assert leads(nodes, groups) == {"n0": 2, "n1": 2, "n2": 2}
+
+
 def test_an_even_distribution_is_left_alone() -> None:
     """A difference of one is no reason to move anything."""
     nodes = nodes_of(3)

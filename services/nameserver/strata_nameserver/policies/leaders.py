@@ -1,11 +1,12 @@
 """The desired leader of each raft group: plain rules, each with its reason as text.
 
 Pure, like `replicas`. A raft group is counted for its desired leader, or for its actual leader
-where none is desired. Leaders leave draining and slow nodes, and those with a wrong clock, at once;
-otherwise a leader moves only when a node would lead two more than another, along a chain of raft
-groups if no single one can go from the one node to the other. The desired leader stays recorded, so
-leaders return after a restart of their node; a node that just came up gets no further ones until it
-has been UP for `leader_balance_delay_ms`.
+where none is desired. Leaders leave at once: draining and slow nodes, those with a wrong clock, and
+those that were DOWN for so long lately that their replicas counted as lost. Otherwise one moves
+only when a node would lead two more than another, along a chain of raft groups if no single one can
+go from the one node to the other. The desired leader stays recorded, so leaders return after a
+restart of their node; a node that just came up gets no further ones until it has been UP for
+`leader_balance_delay_ms`.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ class _LeaderBoard:
         self._able = {
             node.node_id
             for node in nodes
-            if node.can_take and not node.is_slow and not node.clock_is_off
+            if node.can_take
+            and not node.is_slow
+            and not node.clock_is_off
+            and node.is_steady(rules)
         }
         self._steps: dict[int, PreferLeader] = {}
         self._leads = {group.raft_group: self._leader_of(group) for group in self._groups.values()}
@@ -129,6 +133,8 @@ class _LeaderBoard:
             return "draining"
         if node.clock_is_off:
             return "off the time of the others"
+        if not node.is_steady(self._rules):
+            return "DOWN again and again"
         return "slow" if node.is_slow else ""
 
     def _chain(self) -> list[tuple[int, str]]:
