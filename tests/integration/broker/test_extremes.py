@@ -18,6 +18,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.base.config import BrokerConfig
+from strata_edge.ports import HOT_METHODS
 from strata_mq.requests.handle import ReceiptHandle, decode_handle, encode_handle
 from strata_mq.requests.pending_handle import HandleForm, PendingHandle, encode_pending_handle
 from strata_testing.broker.client import resource
@@ -233,7 +234,7 @@ async def answer(
     """Make a call; return its status."""
     data = request.SerializeToString()
     response: Message
-    if rpc in ("ReceiveMessage", "AckMessage"):
+    if rpc in HOT_METHODS:
         responses = await broker.edge.begin(rpc, data, METADATA, left_s).answer
         kind = getattr(service_pb2, f"{rpc}Response")
         response = kind.FromString(responses[0])
