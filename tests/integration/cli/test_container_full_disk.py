@@ -1,6 +1,7 @@
 """A member of a container whose own disk is full, for real: the other members go on serving.
 
-The container has a mount namespace with a small tmpfs under the data folder of one storage node.
+The container has a mount namespace with a small tmpfs under the data folder of one storage node
+and a large one under that of the other: raft groups keep off disks that others have filled.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from tests.integration.cli.container_process import (
 from tests.integration.cli.test_full_disk import fill, require_own_disk
 
 MIB = 1024 * 1024
-MOUNT = 'mkdir -p "$0" && mount -t tmpfs -o size=200m tmpfs "$0" && exec "$@"'
+MOUNT = (
+    'mkdir -p "$0" "$1" && mount -t tmpfs -o size=200m tmpfs "$0" && '
+    'mount -t tmpfs -o size=2g tmpfs "$1" && shift && exec "$@"'
+)
 SMALL_DISK = {
     **OPTIONS,
     "STRATA_STORAGE_BALLAST_BYTES": str(8 * MIB),
@@ -77,7 +81,7 @@ async def receive(endpoint: str, wanted: set[bytes]) -> set[bytes]:
 
 
 def started(stack: ExitStack, tmp_path: Path) -> tuple[Running, str, str]:
-    """Start a nameserver and a container, one of its two storage members on a disk of its own.
+    """Start a nameserver and a container, each of its two storage members on a disk of its own.
 
     Returns:
         The container, its port for operators, and the endpoint of its broker.
@@ -103,10 +107,11 @@ def started(stack: ExitStack, tmp_path: Path) -> tuple[Running, str, str]:
         f'[cluster]\nnameservers = "{nameservers}"\nmachine = "m1"\n',
         encoding="utf-8",
     )
+    disks = (tmp_path / "small", tmp_path / "large")
     container = Running(
         *("container", f"--config={tmp_path / 'container.toml'}"),
         options=SMALL_DISK,
-        program=("unshare", "--mount", "sh", "-c", MOUNT, str(tmp_path / "small")),
+        program=("unshare", "--mount", "sh", "-c", MOUNT, *map(str, disks)),
     )
     stack.callback(container.stop)
     admin = container.ready("container")["admin"]
