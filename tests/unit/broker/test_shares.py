@@ -17,13 +17,16 @@ from strata_broker.base.config import BrokerConfig
 from strata_broker.base.shares import (
     ALL_SHARING,
     CallShares,
+    Full,
     OwnerShares,
+    SharedLimit,
     all_owners_of,
     most_each,
     owners_of,
 )
 from strata_edge.ports import CallError
 from strata_mq.requests import RequestError
+from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
 from strata_testing import until
 from strata_testing.broker import broker_config
@@ -245,3 +248,25 @@ async def test_one_client_holds_a_share_of_the_exports(
     assert await anext(again) == b""
     for stream in (*open_streams, again):
         await stream.aclose()
+
+
+def test_a_shared_limit_says_which_part_of_it_is_full() -> None:
+    """Nothing is taken then, of neither; what is given back has room again."""
+    metrics = Metrics.disabled()
+    shares = OwnerShares("calls", {"client": 2}, metrics)
+    limit = SharedLimit(Limit("calls", 3, "calls", metrics=metrics), shares)
+    one, other = (("client", "a"),), (("client", "b"),)
+    texts = {Full.SHARE: "this client", Full.ALL: "all"}
+    with limit.holding(one, 2, texts):
+        assert limit.try_take(one) is Full.SHARE
+        with pytest.raises(RequestError, match="this client"), limit.holding(one, 1, texts):
+            pass
+        assert limit.try_take(other) is None
+        assert limit.try_take(other) is Full.ALL
+        with pytest.raises(RequestError, match="all"), limit.holding(other, 1, texts):
+            pass
+        assert limit.used == 3
+        limit.give_back(other)
+        with pytest.raises(ZeroDivisionError), limit.holding(other, 1, texts):
+            raise ZeroDivisionError
+    assert (limit.used, len(shares)) == (0, 0)

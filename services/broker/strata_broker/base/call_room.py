@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from strata_broker.base import errors
 from strata_broker.base.config import CallsSection
-from strata_broker.base.shares import Owner, OwnerShares, most_each
+from strata_broker.base.shares import Owner, OwnerShares, SharedLimit, most_each
 from strata_broker.base.watermarks import show_watermark
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
@@ -20,13 +20,15 @@ class CallRoom:
         metrics: where use and refusals are counted.
     """
 
-    __slots__ = ("_all", "_shares")
+    __slots__ = ("_calls",)
 
     def __init__(self, config: CallsSection, metrics: Metrics) -> None:
-        self._all = Limit("calls", config.max_in_flight, "calls", metrics=metrics)
         most = most_each(config.max_in_flight_per_client, config.max_in_flight_per_address)
-        self._shares = OwnerShares("calls", most, metrics)
-        show_watermark(metrics, "client_manager", lambda: self._all.used)
+        self._calls = SharedLimit(
+            Limit("calls", config.max_in_flight, "calls", metrics=metrics),
+            OwnerShares("calls", most, metrics),
+        )
+        show_watermark(metrics, "client_manager", lambda: self._calls.used)
 
     def take(self, owners: Sequence[Owner]) -> None:
         """Take room for a call; `give_back` it.
@@ -34,13 +36,9 @@ class CallRoom:
         Raises:
             RequestError: TOO_MANY_REQUESTS, nothing was taken.
         """
-        if not self._shares.try_take(owners):
-            raise errors.too_many_requests()
-        if not self._all.try_take():
-            self._shares.give_back(owners)
+        if self._calls.try_take(owners) is not None:
             raise errors.too_many_requests()
 
     def give_back(self, owners: Sequence[Owner]) -> None:
         """Return what `take` took."""
-        self._all.give_back()
-        self._shares.give_back(owners)
+        self._calls.give_back(owners)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import Enum, auto
 
 from strata_broker.base import errors
 from strata_edge.addresses import network_of_peer
+from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
 
 Owner = tuple[str, str]
@@ -47,6 +49,13 @@ def all_owners_of(client_id: str, peer: str) -> tuple[Owner, ...]:
 def most_each(per_client: int, per_address: int) -> dict[str, int]:
     """Return the limits of `all_owners_of`: a connection has as much as a client."""
     return dict(zip(ALL_SHARING, (per_client, per_client, per_address), strict=True))
+
+
+class Full(Enum):
+    """Limits that have no room for one thing more."""
+
+    SHARE = auto()
+    ALL = auto()
 
 
 class OwnerShares:
@@ -95,6 +104,60 @@ class OwnerShares:
                 held.pop(owner, None)
 
 
+class SharedLimit:
+    """A limit for all together, of which no owner has more than its share; on the event loop only.
+
+    Args:
+        limit: for all.
+        shares: of owners.
+    """
+
+    __slots__ = ("_limit", "_shares")
+
+    def __init__(self, limit: Limit, shares: OwnerShares) -> None:
+        self._limit = limit
+        self._shares = shares
+
+    @property
+    def used(self) -> int:
+        """How much all hold."""
+        return self._limit.used
+
+    def try_take(self, owners: Sequence[Owner], n: int = 1) -> Full | None:
+        """Take `n` for all owners of one thing, or nothing; return the limit that has no room."""
+        if not self._shares.try_take(owners, n):
+            return Full.SHARE
+        if not self._limit.try_take(n):
+            self._shares.give_back(owners, n)
+            return Full.ALL
+        return None
+
+    def give_back(self, owners: Sequence[Owner], n: int = 1) -> None:
+        """Return what `try_take` took."""
+        self._limit.give_back(n)
+        self._shares.give_back(owners, n)
+
+    @contextmanager
+    def holding(self, owners: Sequence[Owner], n: int, texts: Mapping[Full, str]) -> Iterator[None]:
+        """Hold `n` until the block ends.
+
+        Args:
+            owners: of one thing.
+            n: how much it takes.
+            texts: of the refusal, by what has no room.
+
+        Raises:
+            RequestError: TOO_MANY_REQUESTS.
+        """
+        full = self.try_take(owners, n)
+        if full is not None:
+            raise errors.too_many_requests(texts[full])
+        try:
+            yield
+        finally:
+            self.give_back(owners, n)
+
+
 class CallShares:
     """Shares of calls under way, and of the bytes of their requests; used on the event loop only.
 
@@ -119,6 +182,10 @@ class CallShares:
         self._bytes = None
         if most_bytes is not None:
             self._bytes = OwnerShares(f"bytes of {of}", most_bytes, metrics)
+
+    def __len__(self) -> int:
+        """Return how many owners have a call under way."""
+        return len(self._calls)
 
     @contextmanager
     def holding(self, owners: Sequence[Owner], size_bytes: int = 0) -> Iterator[None]:

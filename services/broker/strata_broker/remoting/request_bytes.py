@@ -6,14 +6,19 @@ nobody reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
-from strata_broker.base import errors
 from strata_broker.base.remoting_config import RemotingSection
-from strata_broker.base.shares import Owner, OwnerShares, most_each
+from strata_broker.base.shares import Full, Owner, OwnerShares, SharedLimit, most_each
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
+
+_TEXTS = {
+    Full.SHARE: "this client, or its address, has too many bytes of requests under way "
+    "(remoting.max_request_bytes_per_client, remoting.max_request_bytes_per_address)",
+    Full.ALL: "clients have too many bytes of requests under way (remoting.max_request_bytes)",
+}
 
 
 class RequestBytes:
@@ -25,17 +30,18 @@ class RequestBytes:
     """
 
     def __init__(self, config: RemotingSection, metrics: Metrics) -> None:
-        self._limit = Limit("remoting requests", config.max_request_bytes, "bytes", metrics=metrics)
         self._most_bytes = min(
             config.max_request_bytes_per_client,
             config.max_request_bytes_per_address,
             config.max_request_bytes,
         )
         most = most_each(config.max_request_bytes_per_client, config.max_request_bytes_per_address)
-        self._shares = OwnerShares("bytes of remoting requests", most, metrics)
+        self._bytes = SharedLimit(
+            Limit("remoting requests", config.max_request_bytes, "bytes", metrics=metrics),
+            OwnerShares("bytes of remoting requests", most, metrics),
+        )
 
-    @contextmanager
-    def holding(self, owners: Sequence[Owner], size_bytes: int) -> Iterator[None]:
+    def holding(self, owners: Sequence[Owner], size_bytes: int) -> AbstractContextManager[None]:
         """Hold the bytes of a request until the block ends.
 
         A client without another request may have one of any size, if its address has room.
@@ -45,22 +51,6 @@ class RequestBytes:
             size_bytes: of its frame.
 
         Raises:
-            RequestError: TOO_MANY_REQUESTS.
+            RequestError: TOO_MANY_REQUESTS, as the block begins.
         """
-        counted_bytes = min(size_bytes, self._most_bytes)
-        if not self._shares.try_take(owners, counted_bytes):
-            raise errors.too_many_requests(
-                "this client, or its address, has too many bytes of requests under way "
-                "(remoting.max_request_bytes_per_client, remoting.max_request_bytes_per_address)"
-            )
-        try:
-            if not self._limit.try_take(counted_bytes):
-                raise errors.too_many_requests(
-                    "clients have too many bytes of requests under way (remoting.max_request_bytes)"
-                )
-            try:
-                yield
-            finally:
-                self._limit.give_back(counted_bytes)
-        finally:
-            self._shares.give_back(owners, counted_bytes)
+        return self._bytes.holding(owners, min(size_bytes, self._most_bytes), _TEXTS)

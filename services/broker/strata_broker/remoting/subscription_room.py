@@ -11,7 +11,7 @@ from sys import getsizeof
 from typing import NamedTuple
 
 from strata_broker.base.remoting_config import RemotingSection
-from strata_broker.base.shares import Owner, OwnerShares, all_owners_of, most_each
+from strata_broker.base.shares import Owner, OwnerShares, SharedLimit, all_owners_of, most_each
 from strata_broker.remoting.heartbeats import RemotingSubscription
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
@@ -41,13 +41,15 @@ class SubscriptionRoom:
     """
 
     def __init__(self, config: RemotingSection, metrics: Metrics) -> None:
-        self._limit = Limit(
-            "remoting subscriptions", config.max_subscription_bytes, "bytes", metrics=metrics
-        )
         most = most_each(
             config.max_subscription_bytes_per_client, config.max_subscription_bytes_per_address
         )
-        self._shares = OwnerShares("bytes of remoting subscriptions", most, metrics)
+        self._bytes = SharedLimit(
+            Limit(
+                "remoting subscriptions", config.max_subscription_bytes, "bytes", metrics=metrics
+            ),
+            OwnerShares("bytes of remoting subscriptions", most, metrics),
+        )
 
     def try_hold(
         self,
@@ -71,22 +73,13 @@ class SubscriptionRoom:
         held = HeldSubscriptions(all_owners_of(client_id, peer), size_bytes)
         if before is not None:
             self.give_back(before)
-        if self._try_take(held):
+        if self._bytes.try_take(*held) is None:
             return held
         if before is not None:
-            is_back = self._try_take(before)
-            assert is_back, "nobody took it meanwhile"
+            full = self._bytes.try_take(*before)
+            assert full is None, "nobody took it meanwhile"
         return None
 
     def give_back(self, held: HeldSubscriptions) -> None:
         """Return what `try_hold` took."""
-        self._limit.give_back(held.size_bytes)
-        self._shares.give_back(held.owners, held.size_bytes)
-
-    def _try_take(self, held: HeldSubscriptions) -> bool:
-        if not self._shares.try_take(held.owners, held.size_bytes):
-            return False
-        if not self._limit.try_take(held.size_bytes):
-            self._shares.give_back(held.owners, held.size_bytes)
-            return False
-        return True
+        self._bytes.give_back(*held)

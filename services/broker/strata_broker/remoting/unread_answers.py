@@ -6,18 +6,23 @@ written: its request fails, so messages that it was to bring are given back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 
-from strata_broker.base import errors
 from strata_broker.base.remoting_config import RemotingSection
-from strata_broker.base.shares import OwnerShares
+from strata_broker.base.shares import Full, OwnerShares, SharedLimit
 from strata_edge.addresses import network_of_peer
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
 
 _SMALL_BYTES = 4 << 10
 """Answers of sends, acks and refusals: not worth the counting, and never refused."""
+
+
+_TEXTS = {
+    Full.SHARE: "this client, or its address, has too many unread answers "
+    "(remoting.max_unread_bytes_per_connection, remoting.max_unread_bytes_per_address)",
+    Full.ALL: "clients have too many unread answers (remoting.max_unread_bytes)",
+}
 
 
 class UnreadAnswers:
@@ -29,9 +34,6 @@ class UnreadAnswers:
     """
 
     def __init__(self, config: RemotingSection, metrics: Metrics) -> None:
-        self._limit = Limit(
-            "unread remoting answers", config.max_unread_bytes, "bytes", metrics=metrics
-        )
         self._most_bytes = min(
             config.max_unread_bytes_per_connection,
             config.max_unread_bytes_per_address,
@@ -41,10 +43,12 @@ class UnreadAnswers:
             "connection": config.max_unread_bytes_per_connection,
             "address": config.max_unread_bytes_per_address,
         }
-        self._shares = OwnerShares("bytes of unread remoting answers", most, metrics)
+        self._bytes = SharedLimit(
+            Limit("unread remoting answers", config.max_unread_bytes, "bytes", metrics=metrics),
+            OwnerShares("bytes of unread remoting answers", most, metrics),
+        )
 
-    @contextmanager
-    def holding(self, peer: str, size_bytes: int) -> Iterator[None]:
+    def holding(self, peer: str, size_bytes: int) -> AbstractContextManager[None]:
         """Hold the bytes of an answer until the block ends.
 
         A connection that has read everything may have one answer of any size, if its address has
@@ -55,26 +59,10 @@ class UnreadAnswers:
             size_bytes: of the frame.
 
         Raises:
-            RequestError: TOO_MANY_REQUESTS: this client, or all together, read too slowly.
+            RequestError: TOO_MANY_REQUESTS, as the block begins: this client, or all together,
+                read too slowly.
         """
         if size_bytes <= _SMALL_BYTES:
-            yield
-            return
+            return nullcontext()
         owners = ("connection", peer), ("address", network_of_peer(peer))
-        counted_bytes = min(size_bytes, self._most_bytes)
-        if not self._shares.try_take(owners, counted_bytes):
-            raise errors.too_many_requests(
-                "this client, or its address, has too many unread answers "
-                "(remoting.max_unread_bytes_per_connection, remoting.max_unread_bytes_per_address)"
-            )
-        try:
-            if not self._limit.try_take(counted_bytes):
-                raise errors.too_many_requests(
-                    "clients have too many unread answers (remoting.max_unread_bytes)"
-                )
-            try:
-                yield
-            finally:
-                self._limit.give_back(counted_bytes)
-        finally:
-            self._shares.give_back(owners, counted_bytes)
+        return self._bytes.holding(owners, min(size_bytes, self._most_bytes), _TEXTS)
