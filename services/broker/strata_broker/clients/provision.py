@@ -5,7 +5,6 @@ Invariant: there is one creation per name at a time; all callers that need the n
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -16,6 +15,7 @@ from strata_broker.base.audit import AuditTrail, FirstUse
 from strata_broker.base.failures import contained
 from strata_broker.base.metadata_config import MetadataSection
 from strata_broker.base.shares import Owner
+from strata_broker.metadata.creations import Creations
 from strata_broker.metadata.first_uses import FirstUses
 from strata_broker.metadata.metadata import MetadataView, Name, TopicRow
 from strata_broker.metadata.quotas import CONSUMER_GROUPS, TOPICS, Quotas
@@ -63,7 +63,7 @@ class Provisioner:
         self._config = config
         self._requests = requests
         self._first_uses = first_uses
-        self._creating: dict[tuple[str, Name], asyncio.Task[RequestError | None]] = {}
+        self._creations = Creations(first_uses, requests)
 
     def topic(self, namespace: str, name: str) -> TopicRow:
         """Return a topic that exists and holds messages.
@@ -149,26 +149,12 @@ class Provisioner:
         A call that finds none is charged for it, those that wait for it are not.
         """
         check_namespace(name[0])
-        task = self._creating.get((kind, name))
-        if task is None:
-            sharers = self._admit(kind, name[0], use)
-            work = self._create(kind, name, use or FirstUse())
-            try:
-                task = self._requests.spawn(f"create {kind}", work)
-            except BaseException:
-                self._first_uses.end(sharers)
-                raise
-            self._creating[kind, name] = task
-
-            def ended(_: object) -> None:
-                self._creating.pop((kind, name), None)
-                self._first_uses.end(sharers)
-
-            task.add_done_callback(ended)
-        # A waiter that leaves must not end the creation for other waiters.
-        failure = await asyncio.shield(task)
-        if failure is not None:
-            raise failure
+        await self._creations.once(
+            (kind, name),
+            f"create {kind}",
+            lambda: self._admit(kind, name[0], use),
+            lambda: self._create(kind, name, use or FirstUse()),
+        )
 
     def _admit(self, kind: str, namespace: str, use: FirstUse | None) -> Sequence[Owner]:
         if use is None:

@@ -7,7 +7,7 @@ that need the name wait for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from strata.kv.v1 import kv_pb2
@@ -16,8 +16,10 @@ from strata_angelia.ports import AngeliaError
 from strata_broker.base import errors
 from strata_broker.base.audit import FirstUse
 from strata_broker.base.failures import contained
+from strata_broker.base.shares import Owner
 from strata_broker.base.table_config import KvSection
 from strata_broker.clients.provision import made_on_first_use
+from strata_broker.metadata.creations import Creations
 from strata_broker.metadata.metadata import NO_RAFT_GROUP, MetadataView, Name, TopicRow
 from strata_broker.metadata.quotas import TOPICS
 from strata_broker.servicers.plugins import PluginParts
@@ -53,7 +55,7 @@ class Tables:
         self._operations = parts.operations
         self._view: MetadataView = parts.cluster.view
         self._config = config
-        self._creating: dict[Name, asyncio.Task[RequestError | None]] = {}
+        self._creations = Creations(parts.cluster.first_uses, parts.calls.requests)
 
     def find(self, name: kv_pb2.TableName) -> TopicRow | None:
         """Return the topic behind a table; None: there is no such table.
@@ -99,30 +101,15 @@ class Tables:
         """Create a table; None: its own call is told to the audit trail, if it succeeds."""
         _check(name)
         key = (name.namespace, topic_of(name.name))
-        task = self._creating.get(key)
-        if task is None:
-            first_uses = self._cluster.first_uses
-            sharers = (
-                first_uses.begin_own("tables")
-                if use is None
-                else first_uses.begin("tables", name.namespace, use)
-            )
-            try:
-                task = self._calls.requests.spawn("create table", self._create(key, use))
-            except BaseException:
-                first_uses.end(sharers)
-                raise
-            self._creating[key] = task
+        await self._creations.once(
+            key, "create table", lambda: self._admit(key[0], use), lambda: self._create(key, use)
+        )
 
-            def ended(_: object) -> None:
-                self._creating.pop(key, None)
-                first_uses.end(sharers)
-
-            task.add_done_callback(ended)
-        # A waiter that leaves must not end the creation for other waiters.
-        failure = await asyncio.shield(task)
-        if failure is not None:
-            raise failure
+    def _admit(self, namespace: str, use: FirstUse | None) -> Sequence[Owner]:
+        first_uses = self._cluster.first_uses
+        if use is None:
+            return first_uses.begin_own("tables")
+        return first_uses.begin("tables", namespace, use)
 
     def names(self, namespace: str) -> list[str]:
         """Return the tables of a namespace, sorted."""
