@@ -7,13 +7,13 @@ the next use.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections import OrderedDict, defaultdict
+from collections.abc import Collection, Sequence
 
 from strata.storage.v1 import lite_pb2, storage_pb2
 from strata_broker.base import errors
 from strata_broker.base.lite_config import LiteSection
+from strata_broker.base.shares import CallShares
 from strata_broker.metadata.metadata import NO_RAFT_GROUP, MetadataView, TopicRow
 from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.requests import Code, RequestError
@@ -41,9 +41,9 @@ class LiteDirectory:
         self._client = client
         self._max_cached = config.max_cached_numbers
         self._lookups = Limit("lite topics", config.max_lookups, "lookups", metrics=metrics)
-        # Lookups under way, by raft group: one that does not answer leaves room for the others.
-        self._asked: Counter[int] = Counter()
-        self._most_asked = max(1, config.max_lookups * 3 // 4)
+        # A raft group that does not answer leaves room for the others.
+        most = {"raft group": max(1, config.max_lookups * 3 // 4)}
+        self._asked = CallShares("lookups of lite topics", most, metrics=metrics)
         self._numbers: OrderedDict[tuple[int, str], int] = OrderedDict()
         self._names: dict[tuple[int, int], str] = {}
         metrics.gauge("strata_broker_lite_numbers", lambda: len(self._numbers))
@@ -89,33 +89,16 @@ class LiteDirectory:
         if not missing:
             return found
         if not self._lookups.try_take():
-            raise _too_many()
+            raise errors.too_many_requests("too many lite topics are looked up (lite.max_lookups)")
         try:
             for raft_group, wanted in missing.items():
-                with self._asking(raft_group):
+                with self._asked.holding((("raft group", str(raft_group)),)):
                     for at in range(0, len(wanted), _NAMES_PER_CALL):
                         some = wanted[at : at + _NAMES_PER_CALL]
                         found.update(await self._ask(raft_group, topic, some, timeout_s))
         finally:
             self._lookups.give_back()
         return found
-
-    @contextmanager
-    def _asking(self, raft_group: int) -> Iterator[None]:
-        """Count a lookup at a raft group.
-
-        Raises:
-            RequestError: TOO_MANY_REQUESTS.
-        """
-        if self._asked[raft_group] >= self._most_asked:
-            raise _too_many()
-        self._asked[raft_group] += 1
-        try:
-            yield
-        finally:
-            self._asked[raft_group] -= 1
-            if not self._asked[raft_group]:
-                del self._asked[raft_group]
 
     async def _ask(
         self, raft_group: int, topic: TopicRow, names: Sequence[str], timeout_s: float | None
@@ -149,7 +132,3 @@ class LiteDirectory:
         if len(self._numbers) > self._max_cached:
             (old_topic, _), old_number = self._numbers.popitem(last=False)
             self._names.pop((old_topic, old_number), None)
-
-
-def _too_many() -> RequestError:
-    return errors.too_many_requests("too many lite topics are looked up (lite.max_lookups)")
