@@ -149,7 +149,7 @@ async def test_a_client_that_goes_leaves_the_other_ends_alone(
 async def test_ends_that_a_stop_interrupts_are_answered(
     app: BrokerApp, edge: FakeEdge, client: Client, storage: FakeStorage
 ) -> None:
-    """Those under way, and those that come when no further task is taken."""
+    """Those under way, and those that come when no further task is taken, of whatever form."""
     ids = await halves(client, range(4))
     storage.gate, storage.gated_rpc = asyncio.Event(), "EndTransaction"
     ends = [(number, each, COMMIT) for number, each in enumerate(ids)]
@@ -157,5 +157,6 @@ async def test_ends_that_a_stop_interrupts_are_answered(
     await storage.called("EndTransaction")
     await app.requests.stop(1.0)
     assert await under_way == [definition_pb2.PROXY_TIMEOUT] * 2
-    assert await end_together(edge, ends[2:]) == [definition_pb2.TOO_MANY_REQUESTS] * 2
+    late = [*ends[2:], (0, "no id", COMMIT)]
+    assert await end_together(edge, late) == [definition_pb2.TOO_MANY_REQUESTS] * 3
     storage.gate.set()

@@ -63,25 +63,26 @@ class EndCalls:
             call: the EndTransaction.
             principal: who calls.
             started_s: when the turn began, by the monotonic clock.
-
-        Raises:
-            TooManyTasksError: it has to be served alone, and there is no task for it.
         """
         found = self._usual(call, principal)
         if found is None:
-            self._requests.spawn(
-                END, self._serve_alone(call), lambda _: call.fail("INTERNAL", MISTAKE)
-            )
+            self._spawn_alone(call, started_s)
             return
         named, owners = found
         timeout_s = time_for(call.time_left_s(), self._timeout_s, self._max_timeout_s)
         pending = _PendingEnd(self, call, named, owners=owners, started_s=started_s)
         self.transactions.ends.add(named.raft_group, named.half, timeout_s, pending)
 
-    def answered(self, call: HotCall, answer: bytes, code: Code, started_s: float) -> None:
-        """Answer a call and count it."""
-        call.complete((answer,))
-        self._recorder.answered(END, code, started_s)
+    def answer(self, call: HotCall, started_s: float) -> None:
+        """Answer a call whose half is ended."""
+        call.complete((_OK,))
+        self._recorder.answered(END, Code.OK, started_s)
+
+    def refuse(self, call: HotCall, refusal: RequestError, started_s: float) -> None:
+        """Answer a call whose half is not."""
+        response = service_pb2.EndTransactionResponse(status=errors.status_of(refusal))
+        call.complete((response.SerializeToString(),))
+        self._recorder.answered(END, refusal.code, started_s)
 
     def _usual(
         self, call: HotCall, principal: Principal
@@ -100,6 +101,15 @@ class EndCalls:
         except (DecodeError, RequestError):
             return None
         return named, owners
+
+    def _spawn_alone(self, call: HotCall, started_s: float) -> None:
+        try:
+            self._requests.spawn(
+                END, self._serve_alone(call), lambda _: call.fail("INTERNAL", MISTAKE)
+            )
+        except RuntimeError:
+            # Too many tasks run, or the broker stops.
+            self.refuse(call, errors.too_many_requests(), started_s)
 
     async def _serve_alone(self, call: HotCall) -> None:
         try:
@@ -135,15 +145,12 @@ class _PendingEnd:
         calls = self._calls
         self._give_back()
         calls.transactions.count(self._named.half.end, self._named.topic)
-        calls.answered(self._call, _OK, Code.OK, self._started_s)
+        calls.answer(self._call, self._started_s)
 
     def failed(self, failure: RequestError) -> None:
         """See `EndWaiter`."""
         self._give_back()
-        refusal = not_ended(failure)
-        response = service_pb2.EndTransactionResponse(status=errors.status_of(refusal))
-        answer = response.SerializeToString()
-        self._calls.answered(self._call, answer, refusal.code, self._started_s)
+        self._calls.refuse(self._call, not_ended(failure), self._started_s)
 
     def _give_back(self) -> None:
         owners, self._owners = self._owners, ()

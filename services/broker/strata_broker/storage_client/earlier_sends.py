@@ -2,10 +2,10 @@
 
 A raft group knows the ids of the messages that it stored. When a topic gets more queues, when its
 message groups leave their old queues for that, or when a queue or a slot moves, a message is sent
-to another raft group than before. A client that repeats a send
-whose answer was lost would then store it twice (rule 37). So a message that was made before the
-change is looked for in all raft groups that have, or had, queues of the topic, as long as repeats
-are remembered at all (`OwnerHistory`).
+to another raft group than before. A client that repeats a send whose answer was lost would then
+store it twice (rule 37). So a message that was made before the change is looked for in all raft
+groups that have, or had, queues of the topic, as long as repeats are remembered at all
+(`OwnerHistory`).
 
 The message id has the time of creation (docs/adr/0030): the official clients set a new born time in
 every attempt. The born time counts for ids of another form.

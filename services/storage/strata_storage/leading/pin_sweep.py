@@ -34,6 +34,7 @@ _REMOVED_MAX = 2_000
 _RANGE_PINS_MIN = 8
 
 _FIRST = PendingRef(0, 0)
+# A raft index behind all, whose next one still fits into a key.
 _EVERYWHERE = (1 << 64) - 2
 
 
