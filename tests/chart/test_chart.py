@@ -474,3 +474,16 @@ def test_disruption_budgets_follow_the_majority(chart: helm_python.Chart) -> Non
         for component in ("nameserver", "storage")
     }
     assert budgets == {"nameserver": 2, "storage": 1}
+
+
+def test_a_long_name_of_a_release(chart: helm_python.Chart) -> None:
+    """Up to 50 characters each object has a name of its own; a longer one is refused."""
+    values = {"console": {"enabled": True}, "broker": {"keda": {"enabled": True}}}
+    rendered = chart.render(values, name="r" * 50, namespace="messaging")
+    texts = [text for path, text in rendered.items() if path.endswith(".yaml")]
+    items = [item for text in texts for item in yaml.safe_load_all(text) if item]
+    names = [(item["kind"], item["metadata"]["name"]) for item in items]
+    assert len(names) == len(set(names))
+    assert max(len(name) for _, name in names) <= 63
+    with pytest.raises(helm_python.HelmError, match="51 characters, 50 are possible"):
+        chart.render({}, name="r" * 51, namespace="messaging")

@@ -248,6 +248,92 @@ def test_fewer_nodes_than_replicas_are_refused(
     assert ("node", "drain") not in [call[:2] for call in strata.called]
 
 
+def test_a_drain_that_is_refused_is_undone(
+    scripts: None, settings: Object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second node cannot be drained: neither is, and the upgrade ends with the reason."""
+    strata = FakeStrata(replicas=3)
+
+    def refusing(*arguments: str) -> Any:
+        if arguments == ("node", "drain", "s4"):
+            raise RuntimeError("strata node drain s4: too few nodes would be left")
+        return strata(*arguments)
+
+    monkeypatch.setattr(script("cluster"), "strata", refusing)
+    with pytest.raises(SystemExit):
+        script("prepare").drain(script("cluster").settings(), 5, 3)
+    assert ("node", "drain", "s3", "--undo") in strata.called
+
+
+CLAIMS = "/api/v1/namespaces/messaging/persistentvolumeclaims"
+SETS = "/apis/apps/v1/namespaces/messaging/statefulsets"
+
+
+def _install(api: Api, size: str, **replicas: int) -> None:
+    """Add StatefulSets with their claims, and the operators' service."""
+    template: Object = {"spec": {"resources": {"requests": {"storage": size}}}}
+    items: list[Object] = []
+    for name, count in replicas.items():
+        api.objects[f"{SETS}/demo-{name}"] = {
+            "spec": {"replicas": count, "volumeClaimTemplates": [template]}
+        }
+        items += [
+            {"metadata": {"name": f"data-demo-{name}-{ordinal}"}, **template}
+            for ordinal in range(count)
+        ]
+    api.objects[CLAIMS] = {"items": items}
+    api.objects |= {f"{CLAIMS}/{each['metadata']['name']}": each for each in items}
+    api.objects["/api/v1/namespaces/messaging/services/demo-operators"] = {}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "drains"),
+    [
+        ({"demo-storage": "3Gi", "demo-nameserver": "3Gi"}, False),
+        ({"demo-storage": "3Gi", "demo-nameserver": "1Gi"}, True),
+    ],
+    ids=["drain", "shrinks"],
+)
+def test_what_is_refused_leaves_every_stateful_set(
+    scripts: None,
+    settings: Object,
+    api: Api,
+    monkeypatch: pytest.MonkeyPatch,
+    sizes: Object,
+    drains: bool,
+) -> None:
+    """Volumes would grow, but a node does not drain, or other volumes would shrink."""
+    _install(api, "2Gi", storage=5, nameserver=3)
+    monkeypatch.setenv("CHART_SETTINGS", json.dumps({**settings, "sizes": sizes}))
+    monkeypatch.setattr(script("cluster"), "strata", FakeStrata(replicas=3, drains=drains))
+    monkeypatch.setattr(script("cluster"), "PAUSE_S", 0.0)
+    monkeypatch.setattr(script("cluster"), "is_healthy", lambda wait_s: True)
+    before = json.loads(json.dumps(api.objects))
+    with pytest.raises(SystemExit):
+        script("prepare").main()
+    assert api.objects == before
+
+
+def test_nodes_are_drained_after_an_upgrade_that_left_no_stateful_set(
+    scripts: None, settings: Object, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Volumes had grown, and Kubernetes had refused the rest: pods and claims are there."""
+    _install(api, "2Gi", storage=5, nameserver=3)
+    for name in ("storage", "nameserver"):
+        del api.objects[f"{SETS}/demo-{name}"]
+    strata = FakeStrata(replicas=3)
+    monkeypatch.setattr(script("cluster"), "strata", strata)
+    monkeypatch.setattr(script("cluster"), "is_healthy", lambda wait_s: True)
+    script("prepare").main()
+    drained = [call[2:] for call in strata.called if call[:2] == ("node", "drain")]
+    assert drained == [("s3",), ("s4",)]
+
+    settings["replicas"] = {"demo-storage": 5, "demo-nameserver": 5}
+    monkeypatch.setenv("CHART_SETTINGS", json.dumps(settings))
+    with pytest.raises(SystemExit):
+        script("prepare").main()
+
+
 def test_volumes_grow_and_never_shrink(scripts: None, settings: Object, api: Api) -> None:
     """Claims of the StatefulSet's pods grow, and no other claim; it is deleted without its pods."""
     prepare, cluster = script("prepare"), script("cluster")
@@ -264,11 +350,13 @@ def test_volumes_grow_and_never_shrink(scripts: None, settings: Object, api: Api
 
     settings["sizes"] = {"demo-storage": "1Gi"}
     with pytest.raises(SystemExit):
-        prepare.grow_volumes(cluster.Settings(**settings))
+        prepare.volumes_that_grow(cluster.Settings(**settings))
     assert path in api.objects
 
     settings["sizes"] = {"demo-storage": "3Gi"}
-    prepare.grow_volumes(cluster.Settings(**settings))
+    growing = prepare.volumes_that_grow(cluster.Settings(**settings))
+    assert growing == {"demo-storage": "3Gi"}
+    prepare.grow_volumes(cluster.Settings(**settings), growing)
     assert path not in api.objects
     sizes = [
         api.objects[f"{base}/{each['metadata']['name']}"]["spec"]["resources"]["requests"]
@@ -278,7 +366,15 @@ def test_volumes_grow_and_never_shrink(scripts: None, settings: Object, api: Api
 
 
 @pytest.mark.parametrize(
-    ("size", "count"), [("5", 5), ("2K", 2_000), ("3Gi", 3 * 1_024**3), ("1Ti", 1_024**4)]
+    ("size", "count"),
+    [
+        ("5", 5),
+        ("2K", 2_000),
+        ("2k", 2_000),
+        ("3Gi", 3 * 1_024**3),
+        ("1Ti", 1_024**4),
+        ("1E", 10**18),
+    ],
 )
 def test_sizes_are_read(scripts: None, size: str, count: int) -> None:
     assert script("prepare").in_bytes(size) == count
