@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import shutil
 import threading
@@ -237,9 +238,17 @@ async def test_a_stop_waits_for_the_sync_that_runs(tmp_path: Path) -> None:
     """RocksDB cannot be closed in the middle of a sync: the folder would stay locked."""
     rows = SlowRows(tmp_path / "meta")
     async with running(tmp_path, NameserverConfig(sync_interval_ms=10), rows=rows) as nameserver:
+        await nameserver.register(STORAGE)
         rows.may_end.clear()
-        await nameserver.create_topic("made")
-        await until(rows.is_held.is_set)
+        numbers = itertools.count()
+
+        async def is_held() -> bool:
+            # A sync that had begun before may hold the newest change, too: no other sync follows.
+            made = await nameserver.create_topic(f"made-{next(numbers)}")
+            assert made.status.outcome == meta_pb2.META_OUTCOME_OK
+            return rows.is_held.is_set()
+
+        await until(is_held, step_s=0.02)
         stopping = asyncio.ensure_future(nameserver.app.stop(5.0))
         await asyncio.sleep(0.3)
         assert not stopping.done()
