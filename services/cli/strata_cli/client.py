@@ -92,6 +92,7 @@ class AdminClient:
     """
 
     def __init__(self, common: Common, clients: str = "") -> None:
+        _check_headers(common)
         self.endpoint = with_port(common.endpoint or DEFAULT_ENDPOINT)
         self.timeout_s = milliseconds(common.timeout) / 1_000
         self._common = common
@@ -174,7 +175,12 @@ class AdminClient:
         return CallFailed(plain(details) or status.name, status)
 
     def under(self, common: Common) -> AdminClient:
-        """Return a client with the same connection and keys, in a command's namespace."""
+        """Return a client with the same connection and keys, in a command's namespace.
+
+        Raises:
+            UsageError: no namespace can have that name.
+        """
+        _check_headers(common)
         other = copy.copy(self)
         other._common = replace(self._common, namespace=common.namespace)
         other.timeout_s = milliseconds(common.timeout) / 1_000
@@ -212,6 +218,19 @@ def with_port(endpoint: str) -> str:
     if not host or not is_port or (":" in host and not host.endswith("]")):
         raise UsageError(f"--endpoint {endpoint}: write HOST:PORT; an IPv6 address in brackets")
     return endpoint
+
+
+def _check_headers(common: Common) -> None:
+    """Refuse texts that the headers of a call cannot hold.
+
+    Raises:
+        UsageError: one of them is not printable ASCII.
+    """
+    for option in ("namespace", "access_key", "session_token"):
+        text = getattr(common, option)
+        if not (text.isascii() and text.isprintable()):
+            name = option.replace("_", "-")
+            raise UsageError(f"--{name}: it may only have ASCII characters that can be printed")
 
 
 def secret_key_of(common: Common) -> str:

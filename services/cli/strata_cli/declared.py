@@ -19,6 +19,7 @@ from strata_cli.client import AdminClient
 from strata_cli.errors import CliError, UsageError
 from strata_cli.options import milliseconds
 from strata_cli.views import View, group_view, topic_view
+from strata_cli.yaml_files import documents_of
 from strata_mq.requests import OWN_PREFIX, RETRY_PREFIX
 
 DEFAULT_QUEUES = 8
@@ -86,12 +87,7 @@ def read_entries(text: str, namespace: str) -> list[tuple[str, View]]:
     Raises:
         UsageError: it is no such file; the error names the entry.
     """
-    import yaml
-
-    try:
-        documents = [each for each in yaml.safe_load_all(text) if each is not None]
-    except yaml.YAMLError as error:
-        raise UsageError(f"the file is not YAML: {' '.join(str(error).split())}") from None
+    documents = documents_of(text)
     found: dict[str, list[View]] = {"topic": [], "group": []}
     for document in documents:
         if not isinstance(document, dict) or set(document) - {"topics", "groups"}:
@@ -104,6 +100,9 @@ def read_entries(text: str, namespace: str) -> list[tuple[str, View]]:
     for (kind, _, name), count in names.most_common(1):
         if count > 1:
             raise UsageError(f"{kind} {name} is in the file twice")
+    for kind, entries in found.items():
+        for entry in entries:
+            _check_row(kind, entry)
     return [(kind, entry) for kind, entries in found.items() for entry in entries]
 
 
@@ -262,6 +261,21 @@ def _checked(kind: str, entries: Any, namespace: str) -> list[View]:
                 made[key] = _value(name, key, made[key], check)
         checked.append(made)
     return checked
+
+
+def _check_row(kind: str, entry: View) -> None:
+    """Refuse values that no request can hold, before the first change is made.
+
+    Raises:
+        UsageError: one is of another kind, or out of range.
+    """
+    change = DeclaredChange(
+        kind=kind, namespace=entry["namespace"], name=entry["name"], is_new=True, fields={}
+    )
+    try:
+        _topic_row(change, entry) if kind == "topic" else _group_row(change, entry)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{kind} {entry['name']}: {error}") from None
 
 
 def _value(name: str, key: str, value: Any, check: Callable[[Any], Any]) -> Any:

@@ -19,6 +19,7 @@ from tempfile import NamedTemporaryFile
 from typing import Literal, NamedTuple
 
 from strata_cli.readable import size
+from strata_runtime.addresses import is_host
 
 Verdict = Literal["ok", "note", "warning", "failed"]
 
@@ -34,6 +35,7 @@ WANTED_SKEW_MS = 100.0
 BAD_SKEW_MS = 1_000.0
 WANTED_CERTIFICATE_DAYS = 30
 
+_MAX_PORT = 65_535
 _SYNCS = 50
 _SYNC_BYTES = 4_096
 _SYNC_TIME_S = 2.0
@@ -107,7 +109,7 @@ def clock(broker: BrokerClock | None) -> Iterator[MachineCheck]:
 
 def disk(folder: Path) -> Iterator[MachineCheck]:
     """Check the room of a folder's disk, its kind, and how long a sync takes there."""
-    there = next((each for each in (folder, *folder.parents) if each.is_dir()), Path("/"))
+    there = next((each for each in (folder, *folder.parents) if _is_folder(each)), Path("/"))
     facts = os.statvfs(there)
     free, total = facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
     verdict: Verdict = "ok"
@@ -138,7 +140,13 @@ def disk(folder: Path) -> Iterator[MachineCheck]:
     if not os.access(there, os.W_OK):
         yield MachineCheck("disk", str(folder), "failed", "this user cannot write here", "chown it")
         return
-    yield _syncs(folder, there)
+    try:
+        yield _syncs(folder, there)
+    except OSError as error:
+        # A disk that is full, or has no inode left, takes not even a small file.
+        detail = f"a file cannot be written here: {(error.strerror or str(error)).lower()}"
+        action = "free some, enlarge the volume, or look at the kernel's log"
+        yield MachineCheck("disk", str(folder), "failed", detail, action)
 
 
 def files(limit: int | None = None) -> MachineCheck:
@@ -173,7 +181,11 @@ def memory(
 def port(address: str) -> MachineCheck:
     """Check that nothing listens on HOST:PORT, so that a process can start there."""
     host, _, number = address.rpartition(":")
+    is_number = number.isascii() and number.isdigit() and int(number) <= _MAX_PORT
     host = host.strip("[]") or "127.0.0.1"
+    if not is_number or not is_host(host):
+        action = "write HOST:PORT, or a port"
+        return MachineCheck("port", address, "failed", "this is no address of a port", action)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -222,6 +234,14 @@ def file_system_of(folder: Path, mounts: Path) -> str:
         if is_above and len(place) >= len(best):
             best, kind = place, found
     return kind
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether there is a folder that this user can see."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
 
 
 def _syncs(folder: Path, there: Path) -> MachineCheck:

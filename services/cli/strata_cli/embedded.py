@@ -31,11 +31,16 @@ def run_line(client: AdminClient, arguments: Sequence[str]) -> View:
     Raises:
         CliError: the command failed, or the command line is wrong.
     """
+    # A profile that the environment of this process names is not the user's.
+    connection = (
+        *(f"--endpoint={client.endpoint}", f"--timeout={round(client.timeout_s * 1_000)}ms"),
+        *("--profile=", "--output=json"),
+    )
     try:
         # Commands are loaded when they are first used.
         with _PARSING:
             command, bound, _ = app.parse_args(
-                [*arguments, "--output=json", f"--endpoint={client.endpoint}"],
+                [*arguments, *connection],
                 exit_on_error=False,
                 print_error=False,
             )

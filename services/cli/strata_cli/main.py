@@ -22,6 +22,9 @@ from strata_runtime.errors import StrataError, one_line
 from strata_runtime.garbage import collect_seldom
 from strata_runtime.version import VERSION
 
+# protobuf's words for a number that a field of a request cannot hold.
+_UNFIT = re.compile(r"Value out of range: (-?[0-9]+)")
+
 _RUN = Group("Run", sort_key=0)
 _USE = Group("Topics and messages", sort_key=1)
 _CLUSTER = Group("The cluster", sort_key=2)
@@ -243,9 +246,17 @@ def run(arguments: Sequence[str]) -> int:
         # The boundary of the process: every failure ends as one line.
         if os.environ.get("STRATA_TRACEBACK"):
             raise
-        more = "(a mistake in strata; STRATA_TRACEBACK=1 tells where)"
-        failure = CliError(f"{one_line(error)} {more}")
+        failure = _unexpected(error)
     return _fail(failure, as_json=_wants_json(arguments))
+
+
+def _unexpected(error: Exception) -> CliError:
+    """Return the error of a command that did not expect it."""
+    unfit = _UNFIT.fullmatch(str(error)) if isinstance(error, ValueError) else None
+    if unfit:
+        return UsageError(f"{unfit[1]} is out of range")
+    more = "(a mistake in strata; STRATA_TRACEBACK=1 tells where)"
+    return CliError(f"{one_line(error)} {more}")
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,7 +15,11 @@ from strata_cli.errors import UsageError
 DEFAULT_ENDPOINT = "127.0.0.1:8081"
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
+# As long as the longest retention; gRPC takes a time limit beyond 292 years for one that is over.
+_MAX_DURATION_MS = 100 * 365 * _UNITS_MS["d"]
+_MAX_QUOTED = 60
+_MAX_TIME_MS = (1 << 63) - 1
 
 CONNECTION = Group("Connection", sort_key=1)
 
@@ -93,7 +98,10 @@ def milliseconds(text: str) -> int:
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{text!r} is not a duration; write 500ms, 10s, 30m, 72h or 1d")
-    return round(float(match[1]) * _UNITS_MS[match[2]])
+    value_ms = float(match[1]) * _UNITS_MS[match[2]]
+    if value_ms > _MAX_DURATION_MS:
+        raise UsageError(f"{_short(text)} is too long; give at most 36500d")
+    return round(value_ms)
 
 
 def seconds(text: str) -> float:
@@ -102,7 +110,9 @@ def seconds(text: str) -> float:
     Raises:
         CliError: the text is no duration.
     """
-    return float(text) if text.strip().isdigit() else milliseconds(text) / 1_000
+    plain = text.strip()
+    is_number = plain.isascii() and plain.isdigit()
+    return milliseconds(f"{plain}s" if is_number else text) / 1_000
 
 
 def time_ms(text: str) -> int:
@@ -115,15 +125,20 @@ def time_ms(text: str) -> int:
     Raises:
         CliError: the text is no time.
     """
-    if text.isdigit():
-        return int(text)
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+        if text.isascii() and text.isdigit():
+            value_ms = int(text)
+        else:
+            # A time near the first or the last year has no counterpart in another zone.
+            value_ms = round(datetime.fromisoformat(text).astimezone().timestamp() * 1_000)
+    except (ValueError, OverflowError):
+        value_ms = -1
+    if not 0 <= value_ms <= _MAX_TIME_MS:
         raise UsageError(
-            f"{text!r} is not a time; write earliest, latest, 2026-11-21T12:30:00Z or milliseconds"
-        ) from None
-    return round(moment.astimezone().timestamp() * 1_000)
+            f"{_short(text)} is not a time since 1970; write earliest, latest, "
+            "2026-11-21T12:30:00Z or milliseconds"
+        )
+    return value_ms
 
 
 def pairs(texts: list[str] | None) -> dict[str, str]:
@@ -148,9 +163,17 @@ def numbers(text: str) -> list[float]:
         CliError: one of them is no number.
     """
     try:
-        return [float(part) for part in text.split(",")]
+        found = [float(part) for part in text.split(",")]
     except ValueError:
-        raise UsageError(f"{text!r} is not a list of numbers like 1000,5000,10000") from None
+        found = [math.nan]
+    if not all(map(math.isfinite, found)):
+        raise UsageError(f"{text!r} is not a list of numbers like 1000,5000,10000")
+    return found
+
+
+def _short(text: str) -> str:
+    """Return a text as it is quoted in an error."""
+    return repr(text) if len(text) <= _MAX_QUOTED else f"{text[:_MAX_QUOTED]!r}..."
 
 
 def process_count_of(option: str, value: str | None) -> int | Literal["auto"] | None:

@@ -6,6 +6,7 @@ Tables are as wide as the terminal at most; with `-o wide` each row is one line.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -121,7 +122,23 @@ def write_document(result: Result, common: Common) -> None:
         )
         sys.stdout.write(text)
     else:
-        sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
+        sys.stdout.write(_json(result) + "\n")
+
+
+def _json(result: Result) -> str:
+    """Return a result as JSON, which has no number for infinity and for what is no number: null."""
+    try:
+        return json.dumps(result, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(result), ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 @contextmanager

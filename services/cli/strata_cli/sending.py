@@ -12,6 +12,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import IO, Any
 
@@ -94,19 +95,27 @@ def send_all(client: AdminClient, messages: Iterable[messaging.Outgoing]) -> Vie
     """Send messages; return counts.
 
     Raises:
-        CliError: the broker refused one, or could not be reached.
+        CliError: the broker refused one, could not be reached, or the input is wrong; the error
+            says how many were sent.
     """
     sent, started_s = Sent(), time.monotonic()
     waiting: deque[tuple[messaging.Sending, int]] = deque()
-    for outgoing in messages:
-        limit = 1 if outgoing.message_group else MAX_IN_FLIGHT
-        while len(waiting) >= limit:
+    try:
+        for outgoing in messages:
+            limit = 1 if outgoing.message_group else MAX_IN_FLIGHT
+            while len(waiting) >= limit:
+                _finish(client, waiting, sent)
+            waiting.append((messaging.send_soon(client, outgoing), len(outgoing.body)))
+            while waiting and waiting[0][0].done():
+                _finish(client, waiting, sent)
+        while waiting:
             _finish(client, waiting, sent)
-        waiting.append((messaging.send_soon(client, outgoing), len(outgoing.body)))
-        while waiting and waiting[0][0].done():
-            _finish(client, waiting, sent)
-    while waiting:
-        _finish(client, waiting, sent)
+    except CliError as error:
+        _settle(client, waiting, sent)
+        raise CliError(f"{error} (after {sent.messages} messages were sent)", error.code) from None
+    except BaseException:
+        _settle(client, waiting, sent)
+        raise
     took_s = time.monotonic() - started_s
     return {
         "sent": sent.messages,
@@ -120,15 +129,19 @@ def _finish(client: AdminClient, waiting: deque[tuple[messaging.Sending, int]], 
     """Wait for the oldest send.
 
     Raises:
-        CliError: it failed; the error says how many were sent before.
+        CliError: it failed.
     """
     call, size = waiting.popleft()
-    try:
-        messaging.receipt_of(client, call)
-    except CliError as error:
-        raise CliError(f"{error} (after {sent.messages} messages were sent)", error.code) from None
+    messaging.receipt_of(client, call)
     sent.messages += 1
     sent.bytes += size
+
+
+def _settle(client: AdminClient, waiting: deque[tuple[messaging.Sending, int]], sent: Sent) -> None:
+    """Wait for all sends under way: what was read before the end of the command is not lost."""
+    while waiting:
+        with suppress(CliError):
+            _finish(client, waiting, sent)
 
 
 def _filled(outgoing: messaging.Outgoing, fields: dict[str, str]) -> messaging.Outgoing:

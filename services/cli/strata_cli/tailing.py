@@ -80,10 +80,12 @@ class _Reader:
         self._client = client
         self._tail = tail
         self._positions: dict[int, int] = {}
+        # Where queues ended at the last look; a position may be behind that (--from OFFSET).
+        self._ends: dict[int, int] = {}
 
     def run(self) -> Iterator[View]:
         self._positions = self._first_positions()
-        stored = self._stored()
+        stored = self._ends = self._stored()
         if not self._tail.begin:
             yield from self._newest(stored)
         else:
@@ -113,9 +115,10 @@ class _Reader:
         stored = self._stored()
         for queue, end in stored.items():
             # A new queue begins at 0; a topic that was deleted and made again begins anew.
-            before = self._positions.setdefault(queue, 0)
-            if end < before:
+            self._positions.setdefault(queue, 0)
+            if end < self._ends.get(queue, 0):
                 self._positions[queue] = 0
+        self._ends = stored
         return stored
 
     def _first_positions(self) -> dict[int, int]:

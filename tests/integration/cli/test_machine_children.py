@@ -35,7 +35,10 @@ class Starts:
         started: shells, in the order of their starts.
         refused: starts that the system refused.
         refuses: how many further starts of a number it refuses.
+        script: of each shell.
     """
+
+    script = "echo '{}'; exec cat"
 
     def __init__(self) -> None:
         self.started: list[subprocess.Popen[bytes]] = []
@@ -49,7 +52,7 @@ class Starts:
             self.refused += 1
             raise REFUSED
         process = subprocess.Popen(
-            ["/bin/sh", "-c", "echo '{}'; exec cat"],
+            ["/bin/sh", "-c", self.script],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -111,6 +114,14 @@ async def test_a_process_that_cannot_be_started_fails_the_start(starts: Starts) 
     assert starts.refused == 1
     assert [process.returncode for process in starts.started] == [0]
     assert machine.failures == []
+
+
+async def test_a_line_of_a_library_is_not_the_ready_line(starts: Starts) -> None:
+    """A process of the machine is ready when it says so, whatever was written before."""
+    starts.script = """printf 'warning: \\377\\n17\\n{"a":'; sleep 0.2; echo '1}'; exec cat"""
+    async with running() as machine:
+        assert [dict(told) for told in machine.supervisor.ready] == [{"a": 1}] * 2
+        assert machine.failures == []
 
 
 async def test_a_process_that_cannot_be_restarted_is_tried_again(starts: Starts) -> None:

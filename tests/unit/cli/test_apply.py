@@ -164,6 +164,17 @@ def test_a_refusal_says_how_far_it_came(
         ("groups: [{name: g, fifo: 1}]", "group g: fifo: 1 is not true or false"),
         ("groups: [{name: g, backoff: {kind: x}}]", "group g: backoff: write kind"),
         ("topics: [{name: t}, {name: t}]", "topic t is in the file twice"),
+        ("topics: [{name: t}]\ntopics: [{name: u}]", "line 2: topics is there twice"),
+        ("topics: [{name: t, queues: 4, queues: 8}]", "line 1: queues is there twice"),
+        ('{"groups": [], "topics": [{"name": "t"}], "groups": []}', "line 1: groups is there twi"),
+        ("topics: [{name: t, queues: 99999999999}]", "topic t: Value out of range: 99999999999"),
+        (f"topics: [{{name: t, retention: {'9' * 400}d}}]", "topic t: retention: '999"),
+        ("groups: [{name: g, max_attempts: 99999999999}]", "group g: Value out of range"),
+        ("groups: [{name: g, backoff: {kind: customized, next_ms: [-1]}}]", "group g: Value out"),
+        ("groups: [{name: g, backoff: {kind: customized, next_ms: [x]}}]", "group g: "),
+        ("groups: [{name: g, backoff: {kind: customized, next_ms: 5}}]", "group g: "),
+        ("topics: [{name: t, attributes: {since: 2026-02-31}}]", "the file cannot be read: day"),
+        (f"topics: {'[' * 5_000}", "the file "),
     ],
 )
 def test_a_wrong_file_is_one_line(text: str, reason: str) -> None:
@@ -172,6 +183,18 @@ def test_a_wrong_file_is_one_line(text: str, reason: str) -> None:
         read_entries(text, "")
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_an_entry_may_take_the_keys_of_another_one() -> None:
+    """A key of its own wins over one that `<<` brings along; that is no repetition."""
+    entries = read_entries(
+        "topics:\n- &a {name: a, queues: 3}\n- &b {<<: *a, name: b}\n- {<<: *b, name: c}\n", ""
+    )
+    assert [(entry["name"], entry["queues"]) for _, entry in entries] == [
+        ("a", 3),
+        ("b", 3),
+        ("c", 3),
+    ]
 
 
 @pytest.mark.parametrize("value_ms", [1, 999, 1_000, 90_000, 259_200_000, 3_600_001])
@@ -214,6 +237,22 @@ def test_what_the_file_does_not_name_is_pruned_only_when_told(
     assert (told["deleted"], told["unchanged"]) == (1, 1)
     assert [request.name for request in there.asked("DeleteTopic")] == ["same"]
     assert there.asked("DeleteConsumerGroup") == []
+
+
+def test_a_file_of_two_prunes_nothing(
+    there: ScriptedAdmin,
+    endpoint_of_scripted: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`cat a.yaml b.yaml` has two lists of topics: those of the first must not be deleted."""
+    _with_deletes(there)
+    file = tmp_path / "both.yaml"
+    file.write_text("topics: [{name: orders}]\ntopics: [{name: same}]\n")
+    command = ["apply", "-f", str(file), "--prune", "--yes", "--endpoint", endpoint_of_scripted]
+    assert run(command) == 2
+    assert "line 2: topics is there twice" in capsys.readouterr().err
+    assert there.asked("DeleteTopic") == []
 
 
 def test_groups_are_pruned_where_the_file_has_groups(

@@ -112,6 +112,28 @@ def test_the_page_is_fresh() -> None:
         (["group", "create", "g", "--max-attempts", "0"], "at least once", 2),
         (["group", "update", "g"], "nothing to change", 2),
         (["group", "reset", "g", "--to", "never"], "'never' is not a time", 2),
+        (["group", "reset", "g", "--to", "9" * 20], f"'{'9' * 20}' is not a time", 2),
+        (["group", "reset", "g", "--to", "²"], "'²' is not a time", 2),
+        (["group", "reset", "g", "--to", "0001-01-01T00:00:00"], "is not a time", 2),
+        (["group", "reset", "g", "--topic", "t", "--offset", "9" * 20], "out of range", 2),
+        (["group", "create", "g", "--max-attempts", "9" * 11], f"{'9' * 11} is out of range", 2),
+        (["group", "create", "g", "--backoff-ms", "inf"], "'inf' is not a list of numbers", 2),
+        (["group", "create", "g", "--backoff-exp", "1,2,nan"], "is not a list of numbers", 2),
+        (["topic", "create", "t", "--queues", "9" * 11], f"{'9' * 11} is out of range", 2),
+        (["topic", "create", "t", "--retention", "9" * 400 + "d"], "is too long", 2),
+        (["topic", "list", "--timeout", "200000d"], "'200000d' is too long", 2),
+        (["node", "drain", "n", "--wait", "9" * 400], "is too long", 2),
+        (["message", "send", "t", "--body", "b", "--priority", "9" * 11], "out of range", 2),
+        (["bench", "send", "t", "--rate", "nan"], "--rate and --message-groups are 0 or more", 2),
+        (["bench", "send", "t", "--duration", "0s"], "--duration 0s: give more, or --count", 2),
+        (["probe", "--host", "a..b"], "a..b:5557: write a host", 2),
+        (["probe", "--port", "99999"], "1 to 65535", 2),
+        (["topic", "list", "--namespace", "é"], "--namespace: it may only have ASCII", 2),
+        (["topic", "list", "--access-key", "a\nb"], "--access-key: it may only have ASCII", 2),
+        (["log", "dump", "/tmp", "--limit", "-1"], "--limit -1: give 0 or more", 2),
+        (["kv", "list", "--table", "t", "--limit", "-1"], "at least one item", 2),
+        (["kv", "watch", "--table", "t", "--count", "-1"], "at least one change", 2),
+        (["kv", "get", "k", "--table", "t", "--endpoint", "127.0.0.1:1"], "127.0.0.1:1", 5),
         (["message", "send", "t", "--body", "b", "--property", "x"], "KEY=VALUE", 2),
         (["message", "receive", "t", "--group", "g", "--count", "0"], "at least one", 2),
         (["message", "receive", "t", "--group", "g", "--invisible", "1s"], "at least 10s", 2),
@@ -160,6 +182,16 @@ def test_local_configuration_is_shown_without_a_server(
 
     assert (shown["nameserver"]["max_topics"], shown["nameserver"]["max_nodes"]) == (7, 3)
     assert "max_topics = 7\n" in capsys.readouterr().out
+
+
+def test_json_has_no_infinity(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A document with `Infinity` is none that other programs read."""
+    file = tmp_path / "strata.toml"
+    file.write_text("[autoscaler]\nmax_forecast_ratio = inf\n")
+    assert run(["config", "show", "--config", str(file), "-o", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert shown["autoscaler"]["max_forecast_ratio"] is None
+    assert shown["autoscaler"]["read_interval_ms"] == 5_000
 
 
 @pytest.mark.parametrize("made", ["other.log", "storage/log/", "nameserver/log/notes.log"])

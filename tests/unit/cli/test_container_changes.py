@@ -172,6 +172,25 @@ async def test_no_change_goes_on_after_the_stop(tmp_path: Path, hurried: None) -
     assert A in StubMember.gone
 
 
+async def test_a_path_that_the_file_cannot_hold_adds_no_member(tmp_path: Path) -> None:
+    """Members of a file of properties are separated by colons: the next start would fail."""
+    path = tmp_path / "c.properties"
+    before = "brokerConfigPaths=a.toml\nnamesrvAddr=127.0.0.1:1\nnode.admin_port=0\n"
+    path.write_text(before, encoding="utf-8")
+    for name, file in (("a", "a.toml"), ("b", "b:2.toml")):
+        (tmp_path / file).write_text(MEMBER.format(name), encoding="utf-8")
+    config, _ = read_container(path, {})
+    metrics = Metrics.disabled()
+    runtime = Runtime(SystemClock(), random.random, metrics, _on_fatal)
+    container = BrokerContainer(path, config, ClusterId(), runtime=runtime)
+    await container.start()
+    with pytest.raises(CallError, match=r"b:2\.toml: brokerConfigPaths cannot hold"):
+        await ContainerControl(container, path, metrics).add("b:2.toml")
+    assert [member.name for member in container.members] == [A]
+    assert path.read_text(encoding="utf-8") == before
+    await container.stop(1.0)
+
+
 async def test_a_change_that_waits_is_refused_once_the_container_stops(tmp_path: Path) -> None:
     """A change under way that ends in time is carried out; the next one is told why it is not."""
     scene = Scene(tmp_path)

@@ -238,6 +238,25 @@ def test_what_is_changed_by_hand_only(name: str) -> None:
         edited_text(Path("c.toml"), "", name, "x", ContainerConfig)
 
 
+@pytest.mark.parametrize("end", ["\n", "\r", "\x0b", "\x1c", "\x85", "\u2028"])
+def test_a_value_is_no_second_setting(end: str) -> None:
+    """A line of its own in a value would be a key that is changed by hand only."""
+    value = f"4{end}container.boot_hook=/bin/sh"
+    for model in (ContainerConfig, MemberConfig):
+        for name in ("node.drain_ms", "namesrvAddr"):
+            with pytest.raises(ConfigError, match="one line"):
+                edited_text(Path("c.properties"), "", name, value, model)
+    edited = edited_text(Path("c.toml"), "", "cluster.rack", value, ContainerConfig)
+    assert tomllib.loads(edited) == {"cluster": {"rack": value}}
+
+
+def test_a_value_that_the_file_cannot_hold_is_refused() -> None:
+    """One line tells it; the container goes on."""
+    for value in ("1979-05-27", "{a = 1}", "[1979-05-27]"):
+        with pytest.raises(ConfigError, match="cannot be the value of a key"):
+            edited_text(Path("c.toml"), "", "cluster.rack", value, ContainerConfig)
+
+
 def test_properties_are_read_as_rocketmq_reads_them() -> None:
     """Comments and blanks do not count; of a repeated name the last does."""
     text = "# a=1\n! b=2\n\n c = 3 \nd=4=5\nc=6\n"

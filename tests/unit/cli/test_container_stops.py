@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -11,7 +13,7 @@ import pytest
 
 from strata_angelia.cluster_id import ClusterId
 from strata_cli.container import supervised
-from strata_cli.container.boot_hook import BootHook
+from strata_cli.container.boot_hook import BootHook, BootHookError
 from strata_cli.container.config import MemberConfig
 from strata_cli.container.files import MemberFile
 from strata_cli.container.member_run import MemberWorld
@@ -172,3 +174,42 @@ async def test_a_stop_returns_when_the_folder_is_free(
 
     assert not has_returned
     assert not runs[0].has_folder
+
+
+def _is_there(pid: int) -> bool:
+    """Whether a process runs; one that ended and that nobody has collected does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+async def test_a_hook_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
+    """A program of the hook that hangs, for instance a mount, holds up no start and no stop."""
+    file, started = MemberFile(Path("a.toml"), MemberConfig()), tmp_path / "pid"
+    script = f"(sleep 20; touch {tmp_path}/late) & echo $! >{started}; wait"
+    with pytest.raises(BootHookError, match="did not end within"):
+        await BootHook(["sh", "-c", script], 1.0).run(file)
+    pid = int(started.read_text())
+    await until(lambda: not _is_there(pid))
+    assert not (tmp_path / "late").exists()
+
+
+async def test_what_a_hook_leaves_running_is_no_failure(tmp_path: Path) -> None:
+    """The hook has ended with 0; its error output may still be open."""
+    file, started = MemberFile(Path("a.toml"), MemberConfig()), tmp_path / "pid"
+    try:
+        await BootHook(["sh", "-c", f"sleep 60 & echo $! >{started}"], 30.0).run(file)
+        assert _is_there(int(started.read_text()))
+    finally:
+        os.kill(int(started.read_text()), signal.SIGKILL)
+
+
+async def test_a_hook_is_told_with_the_end_of_what_it_said() -> None:
+    """However much that was."""
+    script = "yes no | head -c 1000000 >&2; echo no room >&2; exit 3"
+    with pytest.raises(
+        BootHookError, match=r"(?s)the boot hook ended with 3: .*no room$"
+    ) as failed:
+        await BootHook(["sh", "-c", script], 30.0).run(MemberFile(Path("a.toml"), MemberConfig()))
+    assert len(str(failed.value)) < 600

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import socket
 import time
@@ -81,6 +83,41 @@ def test_a_disk_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
     values = {name for each in checks for name in each.values}
     assert {"free_bytes", "total_bytes", "sync_p50_ms", "sync_p99_ms"} <= values
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_a_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must not end the command: that is what it is asked for."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    *_, last = doctor.disk(tmp_path)
+    assert (last.check, last.verdict) == ("disk", "failed")
+    assert "no space left on device" in last.detail
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_seen_is_judged_by_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's folder is no reason to end the command."""
+    is_dir = Path.is_dir
+
+    def hidden(path: Path) -> bool:
+        if path.name == "hidden":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", hidden)
+    assert next(doctor.disk(tmp_path / "hidden")).values["total_bytes"] > 0
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:99999", "0.0.0.0:abc", "a..b:1", "h:²", "h:"])
+def test_what_is_no_address_is_a_verdict(address: str) -> None:
+    """The other checks are still made."""
+    found = doctor.port(address)
+    assert (found.verdict, found.detail) == ("failed", "this is no address of a port")
 
 
 def test_the_file_system_is_that_of_the_deepest_mount(tmp_path: Path) -> None:

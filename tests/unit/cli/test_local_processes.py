@@ -10,9 +10,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from strata_cli.local import processes
 from strata_cli.local.plan import PlanError
 from strata_cli.local.processes import Process
 from strata_cli.local.readiness import (
@@ -102,3 +105,30 @@ def test_a_process_is_there_until_its_last_thread_ended(tmp_path: Path) -> None:
         it.kill()
         it.wait()
         assert process.state() == ("dead", None)
+
+
+def test_a_process_that_cannot_be_noted_does_not_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a full disk nobody would find it again: it must not keep ports and the data folder."""
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def popen(*_: object, **options: Any) -> subprocess.Popen[bytes]:
+        begun.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
+        return begun[0]
+
+    def full(*_: object) -> None:
+        raise PlanError("process.json: No space left on device")
+
+    monkeypatch.setattr(processes, "subprocess", SimpleNamespace(Popen=popen, DEVNULL=0))
+    monkeypatch.setattr(processes, "replace_text", full)
+    process = Process(tmp_path / "broker-1")
+    with pytest.raises(PlanError, match="No space left"):
+        process.start(["broker"])
+    [child] = begun
+    try:
+        assert child.returncode == -signal.SIGKILL
+        assert process.state() == ("stopped", None)
+    finally:
+        child.kill()
+        child.communicate()

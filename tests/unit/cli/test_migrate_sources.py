@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from strata_cli.errors import CliError
-from strata_cli.migrate.copier import MAX_BATCH_MESSAGES
-from strata_cli.migrate.source import PulledBatch
-from strata_cli.migrate.source_rows import SourceQueue
+from strata_cli.main import run as main
+from strata_cli.migrate.connections import RemotingConnections, SourceUnreachableError
+from strata_cli.migrate.copier import MAX_BATCH_MESSAGES, Copier, CopyOptions
+from strata_cli.migrate.migration import Migration
+from strata_cli.migrate.pace import CopyPace
+from strata_cli.migrate.plan import Choices
+from strata_cli.migrate.source import PulledBatch, RocketMqSource
+from strata_cli.migrate.source_rows import BrokerDescription, SourceGroup, SourceQueue
 from strata_cli.migrate.state import BatchProgress, MigrationState
+from strata_remoting import RemotingCommand, RequestCode, ResponseCode
+from strata_testing.clock import ManualClock
 from tests.unit.cli.migrate_ports import MemorySource, MemoryTarget, run
 
 _INNER_BATCH = 0x80
@@ -126,3 +136,137 @@ async def test_a_queue_that_became_shorter_ends_the_round(tmp_path: Path) -> Non
     source.add(queue, 2)
     await run(source, target, path)
     assert target.bodies("t")[0] == [b"t/a/0/%d" % offset for offset in range(6)]
+
+
+class RestartingSource(MemorySource):
+    """A source whose broker b restarts: its name is gone for some looks at the nameserver.
+
+    Attributes:
+        looks: at the nameserver so far.
+        gone_at: numbers of the looks that do not find b.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+        self.gone_at: frozenset[int] = frozenset()
+
+    async def describe(self) -> Sequence[BrokerDescription]:
+        """See `MigrationSource`."""
+        self.looks += 1
+        rows = await super().describe()
+        return [row for row in rows if row.broker.name != "b" or self.looks not in self.gone_at]
+
+
+@pytest.mark.parametrize("look", [3, 4], ids=["before the copy", "after it"])
+async def test_a_broker_that_restarts_moves_no_cursor_back(tmp_path: Path, look: int) -> None:
+    """Without it the nameserver tells no position in its queues: it is asked again."""
+    source, target, path = RestartingSource(), MemoryTarget(), tmp_path / "s.db"
+    queues = [SourceQueue("t", broker, 0) for broker in ("a", "b")]
+    source.groups["g"] = SourceGroup("g", False, 16)
+    for queue in queues:
+        source.add_topic(queue.broker, "t", 1, "NORMAL")
+        source.add(queue, 5)
+        source.positions["g", queue] = 3
+    await run(source, target, path)
+    assert [target.set["g", "t", number] for number in range(2)] == [3, 3]
+    source.positions["g", queues[1]] = 4
+    source.gone_at = frozenset((look,))
+    await run(source, target, path)
+    assert [target.set["g", "t", number] for number in range(2)] == [3, 4]
+    source.gone_at = frozenset(range(100))
+    with pytest.raises(SourceUnreachableError, match="no master of broker b"):
+        await run(source, target, path)
+    assert [target.set["g", "t", number] for number in range(2)] == [3, 4]
+
+
+class NoAnswers(RemotingConnections):
+    """A nameserver whose brokers come and go.
+
+    Attributes:
+        brokers: that it knows.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+        self.brokers: list[str] = []
+
+    async def call(
+        self, address: str, code: int, fields: Mapping[str, object], body: bytes = b""
+    ) -> RemotingCommand:
+        """See `RemotingConnections`."""
+        table = {
+            name: {"cluster": "c", "brokerAddrs": {"0": "10.0.0.1:10911"}} for name in self.brokers
+        }
+        assert code in (RequestCode.GET_BROKER_CLUSTER_INFO, *BROKERS_OWN)
+        text = json.dumps({"brokerAddrTable": table})
+        return RemotingCommand(ResponseCode.SUCCESS, 1, {}, text.encode())
+
+
+BROKERS_OWN = (
+    RequestCode.GET_ALL_TOPIC_CONFIG,
+    RequestCode.GET_ALL_SUBSCRIPTION_GROUP_CONFIG,
+    RequestCode.GET_ALL_CONSUMER_OFFSET,
+)
+
+
+async def test_a_source_whose_brokers_all_restart_is_not_reached() -> None:
+    """Following goes on then; where there never was a broker, nothing can be copied."""
+    connections = NoAnswers()
+    source = RocketMqSource(connections, ["10.0.0.1:9876"])
+    with pytest.raises(CliError, match="nothing can be copied") as never:
+        await source.describe()
+    assert never.value.code == "not_found"
+    connections.brokers = ["a"]
+    assert [row.broker.name for row in await source.describe()] == ["a"]
+    with pytest.raises(SourceUnreachableError, match="no master of broker b"):
+        await source.window(SourceQueue("t", "b", 0))
+    connections.brokers = []
+    for _ in range(2):
+        with pytest.raises(SourceUnreachableError, match="knows no master"):
+            await source.describe()
+
+
+async def test_a_stop_ends_the_wait_for_the_pace(tmp_path: Path) -> None:
+    """A low rate may mean hours until the next message: Ctrl-C ends the run before."""
+    source, target = MemorySource(), MemoryTarget()
+    source.add_topic("a", "t", 1, "NORMAL")
+    source.add(SourceQueue("t", "a", 0), 3)
+    waits = asyncio.Event()
+
+    async def sleep(_: float) -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    pace = CopyPace(0.001, 0, clock=ManualClock(), sleep=sleep)
+    state = MigrationState(tmp_path / "s.db")
+    copier = Copier(source, target, state, pace=pace, options=CopyOptions())
+    running = asyncio.ensure_future(Migration(source, target, Choices()).run(state, copier))
+    await waits.wait()
+    copier.stop()
+    assert (await running).moved == ()
+    assert len(target.bodies("t")[0]) == 1
+    state.close()
+
+
+@pytest.mark.parametrize("address", ["a..b:9876", "127.0.0.1:99999", "127.0.0.1:²", "host", ""])
+def test_what_is_no_address_is_a_wrong_command_line(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is told before anything is asked; of several addresses each is looked at."""
+    for given in (address, f"127.0.0.1:9876;{address}") if address else (address,):
+        assert main(["migrate", "plan", given, "--endpoint", "127.0.0.1:1"]) == 2
+        told = capsys.readouterr().err
+        assert "HOST:PORT" in told
+        assert "a mistake in strata" not in told
+
+
+@pytest.mark.parametrize("rate", ["nan", "inf", "-1"])
+@pytest.mark.parametrize("option", ["--max-messages-per-s", "--max-bytes-per-s"])
+def test_a_rate_is_a_number(
+    option: str, rate: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not a number would be no limit at all."""
+    command = ["migrate", "run", "127.0.0.1:9", option, rate, "--state", str(tmp_path / "s.db")]
+    assert main(command) == 2
+    assert "are 0 or more" in capsys.readouterr().err

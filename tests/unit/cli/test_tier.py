@@ -99,6 +99,7 @@ def test_verify_finds_a_flipped_byte(folder: Path, capsys: pytest.CaptureFixture
         (["verify", "--from", "posix://{folder}", "--home", "other"], "no manifest of other"),
         (["verify", "--from", "posix://{folder}", "--space", "acme"], "NAMESPACE=URL"),
         (["scrub", "--from", "posix://{folder}", "--mib-per-s", "0"], "more than 0"),
+        (["scrub", "--from", "posix://{folder}", "--mib-per-s", "nan"], "more than 0"),
     ],
 )
 def test_what_cannot_be_read_is_one_line(

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Annotated
 
@@ -54,7 +55,7 @@ def send(
 
     if not 1 <= size <= MAX_BODY_BYTES:
         raise UsageError(f"--size {size}: write 1 to {MAX_BODY_BYTES}")
-    if rate < 0 or in_flight < 1 or message_groups < 0:
+    if not 0 <= rate < math.inf or in_flight < 1 or message_groups < 0:
         raise UsageError("--rate and --message-groups are 0 or more, --in-flight is 1 or more")
     duration_s = _end_of(duration, count)
     resource = definition_pb2.Resource(resource_namespace=common.namespace, name=topic)
@@ -113,9 +114,12 @@ def _end_of(duration: str, count: int) -> float:
     """Return how long a load goes on, in seconds; 0: until the count is reached."""
     if count < 0:
         raise UsageError(f"--count {count}: give 0 or more")
-    if duration:
-        return seconds(duration)
-    return 0.0 if count else 10.0
+    if not duration:
+        return 0.0 if count else 10.0
+    duration_s = seconds(duration)
+    if not duration_s and not count:
+        raise UsageError(f"--duration {duration}: give more, or --count")
+    return duration_s
 
 
 def _show(result: View, common: Common) -> None:

@@ -21,7 +21,13 @@ from strata_cli.errors import EXIT_STATUS, CliError, UsageError
 from strata_cli.options import COMMON, Common, milliseconds
 from strata_cli.output import show, write_document
 from strata_kv.client import KvClient, Table
-from strata_kv.errors import KvError, KvNotLoadedError
+from strata_kv.errors import (
+    KvError,
+    KvNotFoundError,
+    KvNotLoadedError,
+    KvRefusedError,
+    KvUnknownOutcomeError,
+)
 from strata_kv.model import Consistency, Engine, Item, TableInfo, Written
 from strata_kv.table_file import TableFileError, TableSummary, read_table, write_table
 
@@ -153,6 +159,8 @@ def list_(
         after: Continue at this place: `continuation` of an earlier list with --limit.
         limit: Most items to show; default: all.
     """
+    if limit is not None and limit < 1:
+        raise UsageError(f"--limit {limit}: list at least one item")
     items: list[Item] = []
     continuation = _bytes(after)
     with _table(table, common) as opened:
@@ -191,6 +199,8 @@ def watch(
         from_revision: First revision to show; 0: changes from now on.
         count: End after this many changes.
     """
+    if count is not None and count < 1:
+        raise UsageError(f"--count {count}: wait for at least one change")
     with _table(table, common) as opened:
         for line in islice(_changes(opened, _bytes(prefix), from_revision), count):
             if common.for_programs:
@@ -315,12 +325,21 @@ _CONSISTENCIES = {
 }
 
 
+# The first kind that fits counts.
+_CODES: dict[type[KvError], str] = {
+    KvNotFoundError: "not_found",
+    KvRefusedError: "refused",
+    KvUnknownOutcomeError: "unreachable",
+}
+
+
 def _failure(endpoint: str, error: KvError) -> CliError:
     if isinstance(error, KvNotLoadedError):
         return CliError(
             f"{endpoint}: the plugin kv is off; start with STRATA_PLUGINS=kv", "refused"
         )
-    return CliError(f"{endpoint}: {error}")
+    code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), "failed")
+    return CliError(f"{endpoint}: {error}", code)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from strata_cli.errors import CliError
+from strata_cli.errors import CliError, UsageError
 from strata_cli.options import COMMON, Common
 from strata_cli.output import show, write_document
 from strata_cli.progress import progress
@@ -120,6 +120,8 @@ def dump(folder: Folder, /, *, limit: int | None = None, common: Common = COMMON
     Args:
         limit: Most frames to print.
     """
+    if limit is not None and limit < 0:
+        raise UsageError(f"--limit {limit}: give 0 or more")
     for path in _log_folders(folder):
         with _readable(path):
             for frame in islice(dump_log(RealDisk(path)), limit):

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import threading
 from collections.abc import AsyncIterator
@@ -141,7 +142,7 @@ def run(
         return
     if not 1 <= workers <= _MAX_WORKERS:
         raise UsageError(f"--workers {workers}: give 1 to {_MAX_WORKERS}")
-    if max_messages_per_s < 0 or max_bytes_per_s < 0:
+    if not all(0 <= rate < math.inf for rate in (max_messages_per_s, max_bytes_per_s)):
         raise UsageError("--max-messages-per-s and --max-bytes-per-s are 0 or more")
     pace = CopyPace(max_messages_per_s, max_bytes_per_s, clock=SystemClock(), sleep=asyncio.sleep)
     options = CopyOptions(workers, skip_refused)

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from strata_cli.errors import CliError, UsageError
 from strata_cli.migrate.access_rows import read_yaml
 from strata_cli.migrate.connections import ClusterKeys
+from strata_runtime.addresses import host_and_port
 
 KeysFile = Annotated[
     Path | None,
@@ -22,8 +23,18 @@ KeysFile = Annotated[
 
 
 def addresses_of(nameserver: str) -> list[str]:
-    """Return the addresses in a text that separates them by semicolons."""
-    return [each.strip() for each in nameserver.split(";") if each.strip()]
+    """Return the addresses in a text that separates them by semicolons.
+
+    Raises:
+        UsageError: one is no address, or there is none.
+    """
+    found = [each.strip() for each in nameserver.split(";") if each.strip()]
+    for address in found or [nameserver]:
+        try:
+            host_and_port(address)
+        except ValueError:
+            raise UsageError(f"{address!r}: write HOST:PORT of RocketMQ's nameserver") from None
+    return found
 
 
 def read_source_keys(path: Path | None) -> ClusterKeys | None:

@@ -178,7 +178,7 @@ def explain(plan_id: PlanId = 0, /, *, common: Common = COMMON) -> None:
         response = client.call(client.admin.GetPlacement, admin_pb2.GetPlacementRequest())
         rows = [row for row in response.plans if plan_id in (0, row.plan_id)]
     if plan_id and not rows:
-        raise CliError(f"plan {plan_id} does not exist")
+        raise CliError(f"plan {plan_id} does not exist", "not_found")
     loads = loads_view(response)
     view = loads | {"plan": plan_view(rows[0]) if rows else None}
     if common.for_programs:
@@ -316,7 +316,8 @@ def _find(client: AdminClient, plan_id: int) -> meta_pb2.PlacementPlan:
     for row in response.plans:
         if plan_id in (0, row.plan_id):
             return row
-    raise CliError(f"plan {plan_id} does not exist" if plan_id else "there is no plan yet")
+    reason = f"plan {plan_id} does not exist" if plan_id else "there is no plan yet"
+    raise CliError(reason, "not_found")
 
 
 def _running(client: AdminClient) -> meta_pb2.PlacementPlan:

@@ -10,8 +10,10 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from strata_cli.errors import CliError
+from strata_cli.errors import CliError, UsageError
 from strata_cli.options import COMMON, Unused, milliseconds
+from strata_runtime.addresses import host_and_port
+from strata_runtime.listening import endpoint_of
 
 _MAX_BYTES = 1024 * 1024
 _MAX_SHOWN = 3
@@ -50,7 +52,14 @@ def _ask(host: str, port: int, state: str, timeout_s: float) -> tuple[int, bytes
 
     Raises:
         CliError: there is none.
+        UsageError: it is no address.
     """
+    try:
+        host_and_port(endpoint_of(host, port))
+    except ValueError:
+        raise UsageError(
+            f"{host}:{port}: write a host for --host and 1 to 65535 for --port"
+        ) from None
     connection = HTTPConnection(host, port, timeout=timeout_s)
     try:
         connection.request("GET", f"/{state}")

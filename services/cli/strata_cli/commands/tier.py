@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
@@ -105,7 +106,7 @@ def scrub(
     Args:
         mib_per_s: Most MiB to read per second.
     """
-    if mib_per_s <= 0:
+    if not 0 < mib_per_s < math.inf:
         raise CliError("--mib-per-s must be more than 0")
     paced = StoreOptions(download_bytes_per_s=mib_per_s * 1024 * 1024, max_requests_in_flight=2)
     options = AuditOptions(objects_at_once=1, request_bytes=1024 * 1024)

@@ -20,10 +20,11 @@ from pathlib import Path
 
 from strata.meta.v1 import command_pb2, meta_pb2
 from strata_cli.errors import CliError
-from strata_cli.processes.data_folder import DataFolder, FolderRole, Identity
+from strata_cli.processes.data_folder import RESTORE_FILE, DataFolder, FolderRole, Identity
 from strata_mq.layout import AppliedRow, RowKind
 from strata_multiraft.replica import as_frame, void_frame
 from strata_raft import Entry, EntryKind
+from strata_runtime.files import replace_file, sync_folder
 from strata_seglog.errors import Corruption
 from strata_seglog.frames import FLAG_MOVED, Frame, FrameKind, hard_state_frame
 from strata_seglog.log import CommitLog
@@ -94,11 +95,13 @@ def write_data_folder(
             written.
     """
     _check_new(path)
-    folder = DataFolder.open(path, FolderRole.STANDALONE)
+    _begin(path)
+    folder = DataFolder.open(path, FolderRole.STANDALONE, restores=True)
     try:
         replica_ids = _replica_ids(restore)
         _write_metadata(restore, folder, replica_ids, topic_ids)
         write_log(restore.raft_groups, folder.storage / "log", replica_ids, tell)
+        _end(path)
     except BaseException:
         folder.close()
         raise
@@ -126,20 +129,38 @@ def write_split_folders(
         CliError, DataFolderError, OSError, LogError, MetadataStoreError: as `write_data_folder`.
     """
     _check_new(path)
-    path.mkdir(parents=True, exist_ok=True)
+    of_nameserver, of_storage = path / "nameserver", path / "storage"
+    _begin(of_nameserver, of_storage)
     replica_ids = _replica_ids(restore)
-    with closing(DataFolder.open(path / "nameserver", FolderRole.NAMESERVER)) as folder:
+    opened = DataFolder.open(of_nameserver, FolderRole.NAMESERVER, restores=True)
+    with closing(opened) as folder:
         _write_metadata(restore, folder, replica_ids, topic_ids)
         identity = folder.identity
-    of_storage = replace(identity, role=FolderRole.STORAGE)
-    with closing(DataFolder.open(path / "storage", FolderRole.STORAGE, of_storage)) as folder:
+    same_ids = replace(identity, role=FolderRole.STORAGE)
+    opened = DataFolder.open(of_storage, FolderRole.STORAGE, same_ids, restores=True)
+    with closing(opened) as folder:
         write_log(restore.raft_groups, folder.storage / "log", replica_ids, tell)
+    _end(of_nameserver, of_storage)
     return identity
 
 
 def _check_new(path: Path) -> None:
     if path.exists() and any(path.iterdir()):
         raise CliError(f"{path} is not empty: restore into a new folder")
+
+
+def _begin(*folders: Path) -> None:
+    """Mark folders, durably: no process starts in them before everything is written."""
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(folder / RESTORE_FILE, b"")
+
+
+def _end(*folders: Path) -> None:
+    """Let processes start in folders: everything in them is durable."""
+    for folder in folders:
+        (folder / RESTORE_FILE).unlink()
+        sync_folder(folder)
 
 
 def _raft_group_rows(restore: Restore) -> list[meta_pb2.RaftGroup]:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+import signal
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import IO
 
 from strata_cli.container.files import MemberFile
 from strata_runtime.errors import StrataError
@@ -45,24 +49,43 @@ class BootHook:
             "STRATA_HOOK_CONFIG": str(file.path),
             "STRATA_HOOK_DATA_DIR": str(member.data_dir),
         }
+        # No pipe: its end would come with the last program that the hook has started, not with it.
+        with await asyncio.to_thread(tempfile.TemporaryFile) as said:
+            code = await self._ended({**os.environ, **variables}, said)
+            if code:
+                reason = await asyncio.to_thread(_end_of, said)
+                raise BootHookError(f"the boot hook ended with {code}: {reason}")
+
+    async def _ended(self, variables: Mapping[str, str], said: IO[bytes]) -> int:
+        """Run the program; return its exit code.
+
+        Raises:
+            BootHookError: it did not end in time; it and what it has started are killed.
+        """
         process = await asyncio.create_subprocess_exec(
             *self._command,
-            env={**os.environ, **variables},
+            env=variables,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
+            stderr=said,
+            start_new_session=True,
         )
         try:
             async with Timeout(self._timeout_s):
-                _, error = await process.communicate()
+                return await process.wait()
         except TimeoutError:
             raise BootHookError(
                 f"the boot hook did not end within {self._timeout_s:.1f} s"
             ) from None
         finally:
             if process.returncode is None:
-                process.kill()
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
-        if process.returncode:
-            said = error.decode(errors="replace").strip()[-_MAX_SHOWN:]
-            raise BootHookError(f"the boot hook ended with {process.returncode}: {said}")
+
+
+def _end_of(file: IO[bytes]) -> str:
+    """Return the end of a text that a program has written."""
+    size_bytes = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size_bytes - _MAX_SHOWN))
+    return file.read().decode(errors="replace").strip()

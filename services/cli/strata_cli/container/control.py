@@ -281,6 +281,8 @@ class ContainerControl:
         ]
         text = await asyncio.to_thread(self._path.read_text, "utf-8")
         if is_properties(self._path):
+            if odd := next((name for name in names if ":" in name), None):
+                raise ConfigError(f"{odd}: brokerConfigPaths cannot hold a path with a colon")
             edited = file_edits.with_property(text, "brokerConfigPaths", ":".join(names))
         else:
             edited = file_edits.with_toml_key(text, "container", "members", names)

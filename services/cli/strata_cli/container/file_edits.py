@@ -49,7 +49,13 @@ def with_toml_key(text: str, section: str, key: str, value: Any) -> str:
 
 
 def with_property(text: str, name: str, value: str) -> str:
-    """Return a properties text in which a name has a value."""
+    """Return a properties text in which a name has a value.
+
+    Raises:
+        ConfigError: the value has several lines: each further one would be a setting of its own.
+    """
+    if value.splitlines() not in ([], [value]):
+        raise ConfigError(f"{name}: a value in a properties file is one line")
     written, found = f"{name}={value}", False
     lines: list[str] = []
     for line in text.splitlines():
@@ -66,9 +72,11 @@ def with_property(text: str, name: str, value: str) -> str:
 def value_of(text: str) -> Any:
     """Return the value that a text means in TOML; a text that means nothing there is itself."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        meant = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    # A text with further keys is not the value of one.
+    return meant["value"] if len(meant) == 1 else text
 
 
 def _section(lines: Sequence[str], section: str) -> tuple[int | None, int]:
@@ -104,4 +112,6 @@ def _toml(value: Any) -> str:
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, Mapping):
         raise ConfigError("a table cannot be the value of a key: change the file by hand")
+    if not isinstance(value, str | int | float):
+        raise ConfigError("a date or time cannot be the value of a key: write it as text")
     return json.dumps(value, ensure_ascii=False)

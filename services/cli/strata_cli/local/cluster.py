@@ -81,12 +81,21 @@ class LocalCluster:
         folder: holds the plan and one folder for each process.
         plan: what the cluster is made of.
         timeouts: how long verbs wait.
+        is_new: whether the plan was made just now.
     """
 
-    def __init__(self, folder: Path, plan: ClusterPlan, timeouts: Timeouts | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        plan: ClusterPlan,
+        timeouts: Timeouts | None = None,
+        *,
+        is_new: bool = False,
+    ) -> None:
         self.folder = folder
         self.plan = plan
         self._timeouts = timeouts or Timeouts()
+        self._is_new = is_new
 
     @classmethod
     def open(cls, folder: Path, timeouts: Timeouts | None = None) -> LocalCluster:
@@ -106,8 +115,9 @@ class LocalCluster:
     ) -> LocalCluster:
         """Return the cluster in a folder, made by `make_plan` if there is none.
 
-        A cluster whose first start failed does not count: it holds no data, and its plan may be
-        the reason of the failure.
+        A cluster whose first start is known to have failed does not count: it holds no data, and
+        its plan may be the reason of the failure. A first `up` that was killed tells nothing: its
+        processes may serve, and hold messages.
         """
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -119,10 +129,11 @@ class LocalCluster:
                 for member in plan.members:
                     rmtree(folder / member.name, ignore_errors=True)
                 plan = None
+            is_new = plan is None
             if plan is None:
-                plan = replace(make_plan(), served=False)
+                plan = make_plan()
                 save(folder, plan)
-        return cls(folder, plan, timeouts)
+        return cls(folder, plan, timeouts, is_new=is_new)
 
     def use(
         self,
@@ -160,20 +171,20 @@ class LocalCluster:
             CliError: a port is in use; nothing was started.
             NotReadyError: a process did not serve; the processes started here are stopped.
         """
-        self._check_ports(m for m in self.plan.members if self._state(m) in ("stopped", "dead"))
         started: list[str] = []
         try:
+            self._check_ports(m for m in self.plan.members if self._state(m) in ("stopped", "dead"))
             for role in ROLES:
                 idle = [m for m in self.plan.of(role) if self._state(m) in ("stopped", "dead")]
                 started += [member.name for member in idle]
                 self._start(idle)
         except BaseException:
             self._stop([self.plan.member(name) for name in started])
+            if self._is_new:
+                self._note(served=False)
             raise
-        if not self.plan.served:
-            with _locked(self.folder):
-                self.plan = replace(load(self.folder) or self.plan, served=True)
-                save(self.folder, self.plan)
+        self._is_new = False
+        self._note(served=True)
 
     def start(self, names: Iterable[str]) -> None:
         """Start processes on the data they have, and wait until they serve.
@@ -189,6 +200,7 @@ class LocalCluster:
                 raise CliError(f"{member.name} is {state}")
         self._check_ports(members)
         self._start(members)
+        self._note(served=True)
 
     def kill(self, names: Iterable[str]) -> None:
         """End processes with SIGKILL and wait until they are gone."""
@@ -225,6 +237,7 @@ class LocalCluster:
             )
             save(self.folder, self.plan)
         self._start([member])
+        self._note(served=True)
         return member
 
     def remove(self, name: str) -> None:
@@ -243,6 +256,14 @@ class LocalCluster:
             save(self.folder, self.plan)
             self._tell_forwarder()
         self._process(member).forget()
+
+    def _note(self, *, served: bool) -> None:
+        """Note whether the next `up` keeps the cluster."""
+        with _locked(self.folder):
+            plan = load(self.folder) or self.plan
+            self.plan = replace(plan, served=served)
+            if self.plan != plan:
+                save(self.folder, self.plan)
 
     def _check_ports(self, members: Iterable[Member]) -> None:
         """Check that no other process has a port before a process is started on it."""

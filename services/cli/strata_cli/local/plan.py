@@ -97,7 +97,8 @@ class ClusterPlan:
         access_control: of every process but the forwarder; empty: by their configuration.
         workers: processes of each broker.
         shards: storage nodes of each storage member, on ports that follow each other.
-        served: whether the whole cluster has served; if not, the next `up` creates it anew.
+        served: whether processes may have served; False: the first start failed, and the next `up`
+            creates the cluster anew.
         format_version: of the file.
     """
 

@@ -78,9 +78,15 @@ class Process:
             raise PlanError(f"{self.folder}: {error.strerror}") from None
         stat = _stat(process.pid)
         started = Started(process.pid, stat[1] if stat is not None else 0)
+        try:
+            replace_text(self.folder / _FILE, json.dumps(asdict(started)) + "\n")
+        except BaseException:
+            # Nobody would find it again, and it holds ports and files.
+            process.kill()
+            process.wait()
+            raise
         # Popen complains about children it did not see end; this one is not ours any more.
         process.returncode = 0
-        replace_text(self.folder / _FILE, json.dumps(asdict(started)) + "\n")
         return begin
 
     def state(self) -> tuple[State, int | None]:

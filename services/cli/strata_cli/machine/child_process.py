@@ -16,6 +16,7 @@ from strata_cli.machine.child import Orders
 from strata_runtime.blocking import run_to_end
 
 _READ_BYTES = 64 * 1024
+_MAX_LINE_BYTES = 1024 * 1024
 
 Told = Mapping[str, Any]
 """Fields of the ready line; or `failed`: why it does not start."""
@@ -98,7 +99,7 @@ class ChildProcess:
             process.stdout.close()
 
     def _read(self, loop: asyncio.AbstractEventLoop, output: int) -> None:
-        """Take what it has written; only its first line counts."""
+        """Take what it has written; only its first line that is an object counts."""
         try:
             part = os.read(output, _READ_BYTES)
         except BlockingIOError:
@@ -107,11 +108,22 @@ class ChildProcess:
             loop.remove_reader(output)
         if self._has_told:
             return
-        self._written += part
-        line, newline, _ = self._written.partition(b"\n")
-        if newline:
+        *lines, self._written = (self._written + part).split(b"\n")
+        self._written = self._written[-_MAX_LINE_BYTES:]
+        # Libraries may write lines of their own.
+        told = next((each for each in map(_told_in, lines) if each is not None), None)
+        if told is not None:
             self._has_told = True
-            self._on_told(json.loads(line))
+            self._on_told(told)
+
+
+def _told_in(line: bytes) -> Told | None:
+    """Return what a line tells; None: nothing."""
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) else None
 
 
 def _start(orders: Orders) -> subprocess.Popen[bytes]:

@@ -26,6 +26,7 @@ from strata_remoting import (
     Serialization,
     encode_frame,
 )
+from strata_runtime.addresses import host_and_port
 from strata_runtime.tasks import RequestTasks, TooManyTasksError
 from strata_runtime.timeouts import Timeout
 
@@ -134,11 +135,12 @@ class RemotingConnections:
         known = self._connections.get(address)
         if known is not None and not known.ended:
             return known
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdigit():
-            raise OSError("the address is not HOST:PORT")
+        try:
+            host, port = host_and_port(address)
+        except ValueError as error:
+            raise OSError(str(error)) from None
         await self._drop(address)
-        reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        reader, writer = await asyncio.open_connection(host, port)
         # Two requests may have connected at the same time; the first connection is used.
         known = self._connections.get(address)
         if known is not None and not known.ended:

@@ -219,9 +219,25 @@ class Copier:
         batch = await self._read(topic, one)
         missing = [message for offset, message in batch.messages if offset not in one.stored]
         if missing:
-            await self._pace.spend(len(missing), sum(len(each.body) for each in missing))
+            if not await self._has_pace(missing):
+                return
             await self._send(topic, one, batch, numbers)
         await self._note(topic, one, batch, numbers)
+
+    async def _has_pace(self, messages: Sequence[definition_pb2.Message]) -> bool:
+        """Wait until messages may be sent; return whether `stop` was not called before."""
+        size_bytes = sum(len(each.body) for each in messages)
+        spent = asyncio.ensure_future(self._pace.spend(len(messages), size_bytes))
+        stopped = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait((spent, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if not spent.done():
+                return False
+            await spent
+            return True
+        finally:
+            spent.cancel()
+            stopped.cancel()
 
     async def _read(self, topic: PlannedTopic, one: _QueueCopy) -> _Batch:
         """Read messages until a batch is full or the round's end is reached."""

@@ -113,7 +113,7 @@ class Migration:
 
     async def _run(self, state: MigrationState, copier: Copier) -> SetCursors:
         repeat = copier.repeat
-        plan = await self._plan(await repeat(self._source.describe), state)
+        plan = await repeat(partial(self._whole_plan, state))
         for topic in plan.topics.values():
             await repeat(partial(self._prepare, topic, state))
         for group in plan.groups.values():
@@ -122,7 +122,7 @@ class Migration:
         if copier.stopping:
             return SetCursors((), 0, ())
         # Positions may have moved while messages were copied; all of those messages are there.
-        latest = await self._plan(await repeat(self._source.describe), state)
+        latest = await repeat(partial(self._whole_plan, state))
         copied = {group for group, _ in plan.positions} | set(plan.groups)
         positions = {key: offsets for key, offsets in latest.positions.items() if key[0] in copied}
         copied_plan = MigrationPlan(plan.topics, plan.groups, plan.skipped, positions)
@@ -165,6 +165,23 @@ class Migration:
             return plan_of(rows, self._choices, {}, {})
         known = {each.queue: each.number for each in await asyncio.to_thread(state.queues)}
         return plan_of(rows, self._choices, known, await asyncio.to_thread(state.types))
+
+    async def _whole_plan(self, state: MigrationState) -> MigrationPlan:
+        """Return the plan of all that the source holds.
+
+        Raises:
+            SourceUnreachableError: a broker is missing; without it consumer groups have no position
+                in its queues, and would begin anew there.
+        """
+        rows = await self._source.describe()
+        plan = await self._plan(rows, state)
+        queues = [queue for topic in plan.topics.values() for queue in topic.queues]
+        gone = {queue.broker for queue in queues} - {row.broker.name for row in rows}
+        if gone:
+            raise SourceUnreachableError(
+                f"the nameserver knows no master of broker {min(gone)}, whose queues are copied"
+            )
+        return plan
 
     async def _problem(self, topic: PlannedTopic, state: MigrationState | None) -> str:
         """Return why a topic of the target cannot take the copy; "": it can."""

@@ -13,7 +13,11 @@ from typing import NamedTuple, Protocol
 
 from strata_cli.errors import CliError
 from strata_cli.migrate.access_rows import SourceAccess, rules_of, users_of
-from strata_cli.migrate.connections import RemotingConnections, SourceRefusedError
+from strata_cli.migrate.connections import (
+    RemotingConnections,
+    SourceRefusedError,
+    SourceUnreachableError,
+)
 from strata_cli.migrate.source_rows import (
     BrokerDescription,
     SourceBroker,
@@ -89,6 +93,7 @@ class RocketMqSource:
         self._connections = connections
         self._nameservers = nameservers
         self._addresses: dict[str, str] = {}
+        self._had_brokers = False
 
     async def describe(self) -> Sequence[BrokerDescription]:
         """See `MigrationSource.describe`.
@@ -97,6 +102,9 @@ class RocketMqSource:
             CliError: a server cannot be reached, refuses, or its answer cannot be read.
         """
         brokers = await self._brokers()
+        self._had_brokers |= bool(brokers)
+        if not brokers and self._had_brokers:
+            raise SourceUnreachableError("the nameserver knows no master any more")
         if not brokers:
             raise CliError("the nameserver knows no master: nothing can be copied", "not_found")
         return [await self._rows(broker) for broker in brokers]
@@ -208,5 +216,6 @@ class RocketMqSource:
         if broker not in self._addresses:
             await self._brokers()
         if broker not in self._addresses:
-            raise CliError(f"the nameserver knows no master of broker {broker}", "not_found")
+            # It was there when its queues were found: a broker that stops takes its name away.
+            raise SourceUnreachableError(f"the nameserver knows no master of broker {broker}")
         return self._addresses[broker]

@@ -119,17 +119,24 @@ class ConsolePort:
                 stdout=subprocess.DEVNULL,
                 pass_fds=[self._listener.fileno()],
             )
+            try:
+                self._ended = os.pidfd_open(process.pid)
+            except OSError:
+                # Nobody would learn of its end.
+                with process:
+                    process.kill()
+                raise
         except OSError as error:
             self._log.warning("the console cannot start", error=str(error))
             self._timer = loop.call_later(_PAUSE_S, self._wait)
             return
         assert process.stdin is not None
         self._process = process
-        self._ended = os.pidfd_open(process.pid)
         loop.add_reader(self._ended, self._has_ended)
-        # A line is far smaller than a pipe: nothing waits.
-        process.stdin.write(json.dumps(orders).encode() + b"\n")
-        process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which is told
+            # A line is far smaller than a pipe: nothing waits.
+            process.stdin.write(json.dumps(orders).encode() + b"\n")
+            process.stdin.flush()
 
     def _has_ended(self) -> None:
         assert self._process is not None
@@ -137,7 +144,8 @@ class ConsolePort:
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._ended)
         os.close(self._ended)
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # orders that it did not read
+            self._process.stdin.close()
         self._log.warning("the console has ended", exit_code=self._process.wait())
         self._process = None
         self._timer = loop.call_later(_PAUSE_S, self._wait)

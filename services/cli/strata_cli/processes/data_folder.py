@@ -26,6 +26,9 @@ from strata_runtime.files import replace_file
 
 FORMAT_VERSION = 1
 
+RESTORE_FILE = "restore.unfinished"
+"""In a folder into which `strata tier restore` has not written everything yet."""
+
 _FIRST_BYTES = 16
 _LOCK = "LOCK"
 IDENTITY_FILE = "identity.json"
@@ -114,17 +117,26 @@ class DataFolder:
         self._lock = lock
 
     @classmethod
-    def open(cls, path: Path, role: FolderRole, new_identity: Identity | None = None) -> Self:
+    def open(
+        cls,
+        path: Path,
+        role: FolderRole,
+        new_identity: Identity | None = None,
+        *,
+        restores: bool = False,
+    ) -> Self:
         """Lock a folder, made if it is not there, and read or make its identity.
 
         Args:
             path: the folder.
             role: of the process.
             new_identity: what a folder without one gets; None: ids that nobody ever had.
+            restores: it is opened by the restore that fills it.
 
         Raises:
             DataFolderError: another process has it open, it is another role's, it cannot be
-                written, or its identity is unreadable or of another format.
+                written, its identity is unreadable or of another format, or a restore into it has
+                not ended.
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -133,6 +145,8 @@ class DataFolder:
             raise DataFolderError(f"data folder {path}: {error.strerror}") from None
         try:
             _take(lock, path)
+            if not restores:
+                _check_restored(path)
             identity = _read(path)
             if identity is None:
                 _check_alone(path)
@@ -271,6 +285,15 @@ def _check_role(path: Path, identity: Identity, role: FolderRole) -> None:
     if identity.role not in ("", role):
         raise DataFolderError(
             f"data folder {path} is that of a {identity.role} process: {role} needs its own"
+        )
+
+
+def _check_restored(path: Path) -> None:
+    """Refuse a folder that a restore has filled in part: what is missing would count as lost."""
+    if (path / RESTORE_FILE).exists():
+        raise DataFolderError(
+            f"data folder {path}: a restore into it has not ended: empty the folder and restore "
+            "again"
         )
 
 
