@@ -137,6 +137,11 @@ def _text(name: str, value: Any) -> str:
         return str(value)
     if not isinstance(value, str) or "\0" in value:
         raise UsageError(f"{name}: give a text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        # Half a character, which JSON can hold and no request.
+        raise UsageError(f"{name}: give a text") from None
     return value
 
 

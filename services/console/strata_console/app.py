@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -21,15 +21,17 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from strata.admin.v1 import admin_pb2
-from strata_cli.client import CallFailed
+from strata_cli.client import AdminClient, CallFailed
 from strata_cli.embedded import run_line
 from strata_cli.errors import CliError, UsageError
 from strata_cli.processes.console_config import ConsoleSection
 from strata_cli.views import View
 from strata_console import sending
 from strata_console.act_table import ACTS
+from strata_console.acts import Act
+from strata_console.calls import CallThreads
 from strata_console.catalogue import Catalogue
-from strata_console.errors import ConsoleError, status_of
+from strata_console.errors import ConsoleError, held_by_requests, status_of
 from strata_console.guard import Guard, is_same_origin
 from strata_console.live import LiveStreams
 from strata_console.metrics import METRICS
@@ -51,6 +53,8 @@ Result = TypeVar("Result")
 
 _SEND = "message-send"
 _MAX_KEY = 256
+_MAX_KEYS_BYTES = 16 * 1_024
+_USER = re.compile(r"[a-zA-Z0-9_.@-]{1,64}")
 
 
 class Console:
@@ -85,10 +89,10 @@ class Console:
         self._sessions = ConsoleSessions(config, clock, metrics)
         self._limit = SignInLimit(config, clock)
         self._catalogue = Catalogue(config, clock, metrics)
-        self._threads = CapacityLimiter(config.max_calls)
+        self._calls = CallThreads(config.max_calls)
         self._sign_ins = metrics.counter("strata_console_sign_ins_total")
         self._errors = metrics.counter("strata_console_errors_total")
-        metrics.gauge("strata_console_calls", lambda: self._threads.borrowed_tokens)
+        metrics.gauge("strata_console_calls", lambda: self._calls.under_way)
         self.stopping = asyncio.Event()
         self._live = LiveStreams(
             config, self.run, self._still_there, metrics=metrics, stopping=self.stopping
@@ -101,10 +105,11 @@ class Console:
         self._sessions.close_all()
         self._catalogue.close()
         self._anonymous.close()
+        self._calls.close()
 
     async def run(self, work: Callable[[], Result]) -> Result:
         """Run blocking work in one of the threads."""
-        return await to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)
+        return await self._calls.run(work)
 
     # Sessions ---------------------------------------------------------------------------------
 
@@ -112,7 +117,8 @@ class Console:
         """Say who is signed in; where access control is off, begin a session at once."""
         token = request.cookies.get(COOKIE, "")
         session = self._sessions.find(token)
-        if session is None and await self._is_open():
+        # A page of another site must not end a session by beginning many.
+        if session is None and is_same_origin(request.headers) and await self._is_open():
             self._check_anonymous()
             token, session = self._sessions.open("", self._connect("", "", ""))
         return self._session_answer(request, token, session)
@@ -122,19 +128,22 @@ class Console:
         address = request.client.host if request.client is not None else ""
         if not is_same_origin(request.headers):
             raise ConsoleError("this request comes from another site", 403)
-        if not self._limit.allows(address):
-            self._sign_ins.add(1, {"outcome": "limited"})
-            raise ConsoleError("too many failed sign-ins: wait a minute", 429)
-        body = await _body(request)
+        self._check_may_try(address)
+        body = _object_of(request, await _read_keys(request))
         keys = [_key_of(body, name) for name in ("access_key", "secret_key", "session_token")]
         if not keys[0] or not keys[1]:
             raise UsageError("give access key and secret key")
+        if not _USER.fullmatch(keys[0]):
+            # A broker reads what follows a slash or a comma as something else than the name.
+            raise UsageError("access_key is not the name of a user")
         if await self._is_open():
             # Any keys would do: whoever believes to be signed in would be nobody.
             self._check_anonymous()
             raise ConsoleError("access control is off: there is no sign-in", 409)
-        client = self._connect(*keys)
+        # Others may have begun since this one was let in.
+        self._check_may_try(address)
         self._limit.begin(address)
+        client = self._connect(*keys)
         try:
             await self.run(lambda: client.call(client.admin.ListTopics, _PROBE))
         except CallFailed as error:
@@ -211,6 +220,11 @@ class Console:
                 403,
             )
 
+    def _check_may_try(self, address: str) -> None:
+        if not self._limit.allows(address):
+            self._sign_ins.add(1, {"outcome": "limited"})
+            raise ConsoleError("too many failed sign-ins: wait a minute", 429)
+
     def _session(self, request: Request) -> ConsoleSession:
         session = self._sessions.find(request.cookies.get(COOKIE, ""))
         if session is None:
@@ -279,10 +293,10 @@ class Console:
         client = session.client
         if act.name == _SEND:
             line = act.line(sending.shown_values(values), dry_run=dry_run)
-            result = await self.run(lambda: sending.send(client, act, values))
+            result = await self.run(lambda: _sent(client, act, values))
         else:
             line = act.line(values, dry_run=dry_run)
-            result = await self.run(lambda: run_line(client, line))
+            result = await self.run(lambda: _done(client, line))
         if act.changes and not dry_run:
             self._catalogue.forget(act.changes)
         return JSONResponse({"result": result, "command": shown_line(client, line)})
@@ -332,15 +346,45 @@ _OPEN_S = 5.0
 _PROBE = admin_pb2.ListTopicsRequest(page_size=1)
 
 
-def _act(request: Request) -> Any:
+def _sent(client: AdminClient, act: Act, values: Mapping[str, Any]) -> View:
+    with held_by_requests():
+        return sending.send(client, act, values)
+
+
+def _done(client: AdminClient, line: Sequence[str]) -> View:
+    with held_by_requests():
+        return run_line(client, line)
+
+
+def _act(request: Request) -> Act:
     act = ACTS.get(request.path_params["name"])
     if act is None:
         raise ConsoleError(f"there is no act named {request.path_params['name']}", 404, "not_found")
     return act
 
 
+async def _read_keys(request: Request) -> bytes:
+    """Return the body of a sign-in, which anybody may send.
+
+    Raises:
+        ConsoleError: it is larger than keys are.
+    """
+    parts, left_bytes = [], _MAX_KEYS_BYTES
+    async for part in request.stream():
+        left_bytes -= len(part)
+        if left_bytes < 0:
+            raise ConsoleError(f"keys may have {_MAX_KEYS_BYTES:,} bytes", 413)
+        parts.append(part)
+    return b"".join(parts)
+
+
 async def _body(request: Request) -> Mapping[str, Any]:
-    """Return the JSON object of a request.
+    """Return the JSON object of a request; see `_object_of`."""
+    return _object_of(request, await request.body())
+
+
+def _object_of(request: Request, data: bytes) -> Mapping[str, Any]:
+    """Return the JSON object in the body of a request.
 
     Raises:
         UsageError: it has another form.
@@ -348,7 +392,7 @@ async def _body(request: Request) -> Mapping[str, Any]:
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
         raise UsageError("send application/json")
     try:
-        body = json.loads(await request.body())
+        body = json.loads(data)
     except (ValueError, RecursionError):
         raise UsageError("the request is no JSON") from None
     if not isinstance(body, dict):

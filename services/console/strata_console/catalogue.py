@@ -39,6 +39,7 @@ class Listing:
         is_cut: there are more rows than a list may have.
         lock: held while it is read.
         is_refreshing: a thread will read it anew.
+        changes: how often it is known to have changed.
     """
 
     rows: Sequence[Row] = ()
@@ -46,6 +47,7 @@ class Listing:
     is_cut: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
     is_refreshing: bool = False
+    changes: int = 0
 
 
 class Catalogue:
@@ -92,6 +94,7 @@ class Catalogue:
             for (_, each), listing in self._lists.items():
                 if each == kind:
                     listing.read_s = 0.0
+                    listing.changes += 1
 
     def close(self) -> None:
         """Read no more."""
@@ -118,14 +121,17 @@ class Catalogue:
             listing.is_refreshing = False
 
     def _read(self, client: AdminClient, kind: Kind, listing: Listing) -> None:
-        began_s = self._clock.monotonic_s()
+        began_s, changes = self._clock.monotonic_s(), listing.changes
         rows, listing.is_cut = (
             _topics(client, self._config.max_catalogue_rows)
             if kind == "topics"
             else _groups(client, self._config.max_catalogue_rows)
         )
         listing.rows = sorted(rows, key=lambda row: (row.namespace, row.name))
-        listing.read_s = began_s
+        with self._lock:
+            # A change that came meanwhile may be in a page that was read before it.
+            if listing.changes == changes:
+                listing.read_s = began_s
 
     def _row_count(self) -> float:
         with self._lock:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import grpc
 
 from strata_cli.client import CallFailed
-from strata_cli.errors import CliError
+from strata_cli.errors import CliError, UsageError
+from strata_runtime.errors import one_line
 
 STATUS = {"usage": 400, "not_found": 404, "refused": 409, "unreachable": 503, "failed": 502}
 
@@ -35,3 +39,16 @@ def status_of(error: CliError) -> int:
     if isinstance(error, CallFailed) and error.status in _BY_GRPC:
         return _BY_GRPC[error.status]
     return STATUS[error.code]
+
+
+@contextmanager
+def held_by_requests() -> Iterator[None]:
+    """Take a value that no request can hold, a number that is too large, for a wrong value.
+
+    Raises:
+        UsageError: there is one.
+    """
+    try:
+        yield
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"a value cannot be sent: {one_line(error)}") from None

@@ -12,6 +12,7 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from strata_cli.client import AdminClient
 from strata_cli.errors import CliError
@@ -86,32 +87,32 @@ class LiveStreams:
     ) -> StreamingResponse:
         if self._streams >= self._config.max_streams:
             raise ConsoleError(f"{self._config.max_streams} live pages are open", 429)
-        events = self._events(request, look, interval_s, first)
-        return StreamingResponse(events, media_type="text/event-stream")
+        # From here on it counts, not from its first event: many may be asked for at once.
+        self._streams += 1
+        return _Events(self._events(request, look, interval_s, first), self._ended)
+
+    def _ended(self) -> None:
+        self._streams -= 1
 
     async def _events(
         self, request: Request, look: Look, interval_s: float, first: str
     ) -> AsyncIterator[str]:
-        self._streams += 1
         last, silent_s = "", 0.0
-        try:
-            # The browser knows at once that it is connected.
-            yield first or _COMMENT
-            while self._is_there(request):
-                event = await self._look(look)
-                # A tail that finds no message has nothing to say.
-                if event not in (last, _EMPTY):
-                    last, silent_s = event, 0.0
-                    yield event
-                elif silent_s >= _COMMENT_EVERY_S:
-                    silent_s = 0.0
-                    yield _COMMENT
-                if await self._stops_within(interval_s):
-                    return
-                silent_s += interval_s
-            yield _event("ended", {})
-        finally:
-            self._streams -= 1
+        # The browser knows at once that it is connected.
+        yield first or _COMMENT
+        while self._is_there(request):
+            event = await self._look(look)
+            # A tail that finds no message has nothing to say.
+            if event not in (last, _EMPTY):
+                last, silent_s = event, 0.0
+                yield event
+            elif silent_s >= _COMMENT_EVERY_S:
+                silent_s = 0.0
+                yield _COMMENT
+            if await self._stops_within(interval_s):
+                return
+            silent_s += interval_s
+        yield _event("ended", {})
 
     async def _look(self, look: Look) -> str:
         try:
@@ -127,6 +128,26 @@ class LiveStreams:
         except TimeoutError:
             return False
         return True
+
+
+class _Events(StreamingResponse):
+    """A stream of events that tells when it has ended, however far it came.
+
+    Args:
+        events: texts.
+        on_end: called once.
+    """
+
+    def __init__(self, events: AsyncIterator[str], on_end: Callable[[], None]) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_end()
 
 
 def _event(name: str, value: Any) -> str:

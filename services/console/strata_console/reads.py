@@ -14,7 +14,7 @@ from strata_cli.embedded import run_line
 from strata_cli.options import DEFAULT_ENDPOINT
 from strata_cli.views import View
 from strata_console.catalogue import Catalogue
-from strata_console.errors import ConsoleError
+from strata_console.errors import ConsoleError, held_by_requests
 from strata_console.query import Query
 
 
@@ -96,13 +96,14 @@ def run_read(reads: Mapping[str, Read], name: str, reader: Reader, query: Query)
     Raises:
         CliError: there is no such read, or it failed.
     """
-    if name in reads:
-        data, line = reads[name](reader, query)
-    elif name in LINES:
-        line = LINES[name](query)
-        data = run_line(reader.client, line)
-    else:
-        raise ConsoleError(f"there is no read named {name}", 404, "not_found")
+    with held_by_requests():
+        if name in reads:
+            data, line = reads[name](reader, query)
+        elif name in LINES:
+            line = LINES[name](query)
+            data = run_line(reader.client, line)
+        else:
+            raise ConsoleError(f"there is no read named {name}", 404, "not_found")
     return {"data": data, "command": shown_line(reader.client, line)}
 
 

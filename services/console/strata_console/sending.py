@@ -36,7 +36,12 @@ def send(client: AdminClient, act: Act, values: Mapping[str, Any]) -> View:
         CliError: a value is wrong, or the broker refused the message.
     """
     act.line(shown_values(values))
-    given = {name: value for name, value in values.items() if value not in (None, "")}
+    # A form may give a number as one.
+    given = {
+        name: str(value) if isinstance(value, int) else value
+        for name, value in values.items()
+        if value not in (None, "")
+    }
     exclusive = ("message_group", "delay", "deliver_at", "priority")
     if [name in given for name in exclusive].count(True) > 1:
         raise UsageError("give at most one of message group, delay, time of delivery and priority")
@@ -65,7 +70,7 @@ def send(client: AdminClient, act: Act, values: Mapping[str, Any]) -> View:
 
 
 def _lines(value: Any) -> list[str]:
-    lines = value.split("\n") if isinstance(value, str) else value
+    lines = value.split("\n") if isinstance(value, str) else map(str, value)
     return [line.strip() for line in lines if line.strip()]
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from strata_cli.client import AdminClient
 from strata_cli.processes.console_config import ConsoleSection
+from strata_edge.addresses import network_of
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 
@@ -124,6 +125,8 @@ class ConsoleSessions:
 class SignInLimit:
     """Counts failed sign-ins by address, so that nobody tries many secrets.
 
+    The first 64 bits of an IPv6 address count: one caller has all others.
+
     Args:
         config: limits.
         clock: measures them.
@@ -136,6 +139,7 @@ class SignInLimit:
 
     def allows(self, address: str) -> bool:
         """Whether an address may try again now."""
+        address = network_of(address)
         times = self._failures.get(address)
         if times is None:
             return True
@@ -148,6 +152,7 @@ class SignInLimit:
 
     def begin(self, address: str) -> None:
         """Count a try as a failure; many at once do not get around the limit."""
+        address = network_of(address)
         times = self._failures.setdefault(address, deque(maxlen=self._config.sign_in_failures))
         times.append(self._clock.monotonic_s())
         self._failures.move_to_end(address)
@@ -156,7 +161,7 @@ class SignInLimit:
 
     def not_failed(self, address: str) -> None:
         """Take back what `begin` counted: the keys were right, or nobody could tell."""
-        times = self._failures.get(address)
+        times = self._failures.get(network_of(address))
         if times:
             times.pop()
 

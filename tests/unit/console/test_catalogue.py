@@ -104,6 +104,27 @@ def test_a_list_that_was_changed_is_read_at_once() -> None:
         assert names(made, cluster) == ["a", "b"]
 
 
+def test_a_list_that_changes_while_it_is_read_is_read_again() -> None:
+    """A topic that is made behind the reader's place would be missing for a while."""
+    cluster = Cluster("b", "c", "d")
+    with catalogue(ManualClock()) as made:
+        answer = cluster.call
+
+        def call(method: Callable[..., Any], request: Any) -> admin_pb2.ListTopicsResponse:
+            response = answer(method, request)
+            if len(cluster.names) == 3:
+                cluster.names.insert(0, "a")
+                made.forget("topics")
+            return response
+
+        cluster.call = call  # type: ignore[method-assign]
+        assert "a" not in names(made, cluster)
+        assert names(made, cluster) == ["a", "b", "c", "d"]
+        calls = cluster.calls
+        assert names(made, cluster) == ["a", "b", "c", "d"]
+    assert cluster.calls == calls
+
+
 def test_users_have_lists_of_their_own() -> None:
     """One user's list is never shown to another one, and old ones make room."""
     clock = ManualClock()

@@ -105,6 +105,18 @@ def test_an_address_that_fails_often_waits() -> None:
     assert limit.allows("a")
 
 
+def test_all_addresses_of_a_network_are_one() -> None:
+    """A caller with one address of IPv6 has as many as it likes."""
+    limit = SignInLimit(ConsoleSection(sign_in_failures=3), ManualClock())
+    for host in ("2001:db8::1", "2001:db8::2", "2001:db8:0:0:ffff::3"):
+        assert limit.allows(host)
+        limit.begin(host)
+    assert not limit.allows("2001:db8::4")
+    limit.not_failed("2001:db8::9")
+    assert limit.allows("2001:db8::4")
+    assert limit.allows("2001:db8:0:1::1")
+
+
 def test_right_keys_are_no_failure() -> None:
     """A user who signs in again and again is not limited."""
     limit = SignInLimit(ConsoleSection(sign_in_failures=1), ManualClock())
