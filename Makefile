@@ -18,7 +18,8 @@ PROTOS := $(shell find protos -name '*.proto' | sort)
 CODE := libs services testing tests bench scripts images
 # Lanes of tests: some mostly wait, others mostly compute. LANES= for one lane.
 test: LANES := -n 7
-test-full test-grpcio mutations: LANES := -n 3
+test-full: LANES := -n 4
+test-grpcio mutations: LANES := -n 3
 # Tests start hundreds of processes: where no bytecode is kept each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache

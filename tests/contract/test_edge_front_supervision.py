@@ -51,10 +51,11 @@ async def front(tmp_path: Path, metrics: Metrics) -> AsyncIterator[FrontProcess]
 
 
 async def killed(front: FrontProcess) -> None:
-    """Kill the front that runs."""
-    assert front.pid is not None
-    os.kill(front.pid, signal.SIGKILL)
-    await until(lambda: not front._ready.is_set())
+    """Kill the front that runs, and wait until that is known; the next one may be there by then."""
+    pid = front.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: not front._ready.is_set() or front.pid not in (None, pid))
 
 
 async def test_a_front_that_cannot_be_restarted_is_tried_again(

@@ -220,6 +220,8 @@ async def test_an_address_has_its_share_of_connections(open_way: OpenWay, plaint
     fourth.write(raw.hello())
     async with asyncio.timeout(30):
         assert await from_elsewhere.readexactly(9)
+    # The gauge follows the connections: two were there before the fourth, too.
+    await until(lambda: way.gauge("strata_edge_connections") == 3)
     second.close()
     await until(lambda: way.gauge("strata_edge_connections") == 2)
     reader, fifth = await raw.connect(way.port)

@@ -20,6 +20,8 @@ _BACKWARDS = re.compile(
     r"(?:^|(?<=[.:;] ))(?:What|Who|Whoever|Whatever|Which|Whichever|Whose|Of)\b[^.?!]*(?:[.!]|\Z)"
 )
 _STIFF = re.compile(r"\b(shall|for ever|metadata say|metadata are|data are|whosoever)\b")
+# Most texts have none of the words, and are not taken apart.
+_WORDS = re.compile(r"\b(?:Wh(?:at|o|ich|ose)|Of|shall|for\s+ever|metadata\s|data\s+are|whosoever)")
 _BLOCKS = re.compile(r"\n\s*\n|\n(?=\s*[-*|0-9])|\n\s*[\w, ]+: ")
 _OURS = ("libs", "services", "testing", "bench", "scripts", "tests")
 
@@ -89,7 +91,7 @@ def found(texts: Iterator[tuple[str, str]]) -> list[str]:
     """Return where a sentence begins backwards or is stiff, with its first words."""
     places = []
     for name, text in texts:
-        for block in _BLOCKS.split(text):
+        for block in _BLOCKS.split(text) if _WORDS.search(text) else ():
             sentence_of = " ".join(block.split()).lstrip("-*|0123456789. ")
             places += [
                 f"{name}: {match[0][:60]}"

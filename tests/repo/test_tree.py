@@ -84,6 +84,8 @@ def test_time_and_waiting_have_one_double_each() -> None:
     allowed = {
         ("testing/strata_testing/clock.py", "ManualClock"),
         ("testing/strata_testing/waiting.py", "until"),
+        # It follows the time of an event loop that leaps.
+        ("testing/strata_testing/leaping_loop.py", "LoopClock"),
         # They follow the time of a simulation.
         ("testing/strata_sim/machine.py", "MachineClock"),
         ("testing/strata_sim/liveness_world.py", "SimNode"),

@@ -72,7 +72,7 @@ _RPCS: Mapping[CallClass, Mapping[str, tuple[str, ...]]] = {
             *("Recall", "EndPops"),
         ),
     },
-    CallClass.REPORT: {_STORAGE: ("ReportClients",), _META: ("Heartbeat",)},
+    CallClass.REPORT: {_STORAGE: ("ReportClients", "ReportChecks"), _META: ("Heartbeat",)},
     CallClass.APPEND: {_STORAGE: ("Append",), _TABLES: ("Write",)},
     CallClass.READ: {
         _STORAGE: (

@@ -73,7 +73,7 @@ _STORAGE = _Service(
             *("ForwardToDeadLetter", "Flush", "GetOffsets", "GetConsumerState"),
             *("GetConsumerTopics", "GetConsumers", "ResetConsumer", "Query", "Trace", "Watch"),
             *("ReportClients", "Seal", "Rehash", "Drop", "EndTransaction", "Recall"),
-            *("ListPending", "TransferLeadership", "GetWindow", "Purge"),
+            *("ListPending", "TransferLeadership", "GetWindow", "Purge", "ReportChecks"),
         ),
         # A storage node forwards pending messages.
         (BROKER, STORAGE): ("Append",),
@@ -122,6 +122,8 @@ SERVICES: Mapping[str, _Service] = MappingProxyType(
                     "CountConnections",
                     "SyncLite",
                     "PushReply",
+                    "TellReset",
+                    "AwaitRevision",
                 )
             },
             among_equals=True,

@@ -56,7 +56,7 @@ class BatchDecision:
         sections: what an entry must carry; empty: nothing changes.
         items, tables: the state afterwards, of what changes.
         next_expiry_ms: the first end of an item that it writes; 0: none has one.
-        first_unread_ms: of expiry, the first end of an item that could not be read; 0: all were.
+        unread: of expiry, the items that could not be read, and why.
         number: of the entry, once it is accepted.
     """
 
@@ -65,7 +65,7 @@ class BatchDecision:
     items: dict[_Key, ItemRow | None] = field(default_factory=dict)
     tables: dict[int, TableRow] = field(default_factory=dict)
     next_expiry_ms: int = 0
-    first_unread_ms: int = 0
+    unread: list[tuple[ItemExpiry, StateError]] = field(default_factory=list)
     number: int = 0
 
 
@@ -139,21 +139,13 @@ class Decider:
         decision.results.append(result)
 
     def expire(self, due: Sequence[ItemExpiry]) -> BatchDecision:
-        """Decide the end of items whose time is over; one that cannot be read stays.
-
-        Raises:
-            StateError: no item can be read.
-        """
+        """Decide the end of items whose time is over; one that cannot be read stays."""
         decision = BatchDecision()
-        unread: StateError | None = None
         for one in due:
             try:
                 self._expire(decision, one)
             except StateError as failure:
-                unread = failure
-                decision.first_unread_ms = decision.first_unread_ms or one.expires_at_ms
-        if unread is not None and not decision.sections:
-            raise unread
+                decision.unread.append((one, failure))
         return decision
 
     def _expire(self, decision: BatchDecision, due: ItemExpiry) -> None:

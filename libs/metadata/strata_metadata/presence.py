@@ -91,10 +91,13 @@ class NodePresence:
             if not await self._register():
                 await asyncio.sleep(self._options.retry_ms / 1_000)
                 continue
-            await self._beat_until_unknown()
+            heard = await self._beat_until_unknown()
             if self._node.kind == meta_pb2.NODE_KIND_STORAGE:
                 self._logger.warning("removed; start it again to join", node=self._node.node_id)
                 return
+            if not heard:
+                # Each round is a write for the nameservers: none follows another at once.
+                await asyncio.sleep(self._options.retry_ms / 1_000)
 
     async def _register(self) -> bool:
         try:
@@ -121,11 +124,13 @@ class NodePresence:
             self._told = reason, now_s
             self._logger.warning("not registered", node=self._node.node_id, reason=reason)
 
-    async def _beat_until_unknown(self) -> None:
-        while True:
-            if not await self._beat():
-                return
+    async def _beat_until_unknown(self) -> int:
+        """Send heartbeats until one is of an unknown node; return how many came before it."""
+        heard = 0
+        while await self._beat():
+            heard += 1
             await asyncio.sleep(self._options.interval_ms / 1_000)
+        return heard
 
     async def _beat(self) -> bool:
         """Send one heartbeat; False: the node must register."""

@@ -79,6 +79,7 @@ class BrokerApp(BrokerParts):
         self._tasks.spawn("push settings", self._telemetry.push_changes())
         self._tasks.spawn("report clients", self.liveness.run())
         self._tasks.spawn("check transactions", self.checker.send_checks())
+        self._tasks.spawn("report checks", self.given_checks.run())
         self._tasks.spawn("give up transactions", self.checker.give_up())
         if self._windows is not None:
             self._tasks.spawn("collect windows", self._windows.run())

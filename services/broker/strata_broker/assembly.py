@@ -32,6 +32,7 @@ from strata_broker.metadata.first_uses import FirstUses
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.metadata.quotas import Quotas
 from strata_broker.metadata.recorder import Recorder
+from strata_broker.metadata.shown_revisions import ShownRevisions
 from strata_broker.operators.rehashes import Rehasher
 from strata_broker.operators.windows import OwnWindows, WindowCollector
 from strata_broker.receives.ack import Acknowledger, LeaseKeeper
@@ -44,6 +45,7 @@ from strata_broker.remoting.assembly import new_remoting
 from strata_broker.sends.checks import TransactionChecker
 from strata_broker.sends.end_calls import END, EndCalls
 from strata_broker.sends.gathered_ends import GatheredEnds
+from strata_broker.sends.given_checks import GivenChecks
 from strata_broker.sends.internal_sends import InternalSends
 from strata_broker.sends.message_groups import MessageGroups
 from strata_broker.sends.recalls import Recaller
@@ -155,7 +157,14 @@ class BrokerParts:
         first_uses = FirstUses(
             self.view, self._config.metadata, clock=self._clock, metrics=self._metrics
         )
-        return ClusterAccess(self.view, self._metadata, self._storage, self._quotas, first_uses)
+        return ClusterAccess(
+            self.view,
+            self._metadata,
+            self._storage,
+            self._quotas,
+            first_uses,
+            ShownRevisions(self.view),
+        )
 
     def _new_follower(self) -> MetadataFollower:
         network = self._network
@@ -179,6 +188,7 @@ class BrokerParts:
             self._metadata,
             self._quotas,
             first_uses=self._cluster.first_uses,
+            shown=self._cluster.shown,
             config=config.metadata,
             requests=self.requests,
             audit=self.audit,
@@ -350,16 +360,23 @@ class BrokerParts:
             handles=self.handles,
             timeout_s=config.call_timeout_ms / 1000,
         )
+        transaction = self._config.transaction
+        self.given_checks = GivenChecks(
+            self._storage.channels,
+            max_waiting=transaction.max_checks_waiting,
+            timeout_s=self._config.session.report_timeout_ms / 1000,
+        )
         self.checker = TransactionChecker(
             self.view,
             producers,
             provisioner,
             transactions=self._transactions,
-            config=self._config.transaction,
+            config=transaction,
             clock=self._clock,
             requests=self.requests,
             metrics=self._metrics,
         )
+        self.checker.on_given(self.given_checks.given)
         self._storage.on_checks(self.checker.take)
 
     def _serve_operators(self, shown_config: Config) -> None:
@@ -391,7 +408,8 @@ class BrokerParts:
             random=self._random,
             metrics=self._metrics,
         )
-        also = None if self._remoting is None else self._remoting.meet(self._operators.replies)
+        operators, remoting = self._operators, self._remoting
+        also = None if remoting is None else remoting.meet(operators.replies, operators.resets)
         self._operators.register(self._edge, self._methods, also)
         self._windows = self._window_collector() if self._window_options is not None else None
 

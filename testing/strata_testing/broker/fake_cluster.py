@@ -51,7 +51,7 @@ class FakeNode:
             raise AngeliaError(DEADLINE_EXCEEDED, self.node_id)
         if rpc == "GetStatus":
             response = self._status()
-        elif rpc in ("ReportClients", "EndPops"):
+        elif rpc in ("ReportClients", "ReportChecks", "EndPops"):
             response = await self._cluster.state.call(
                 method, request, response_type, timeout_s=timeout_s
             )

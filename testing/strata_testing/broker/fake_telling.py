@@ -1,4 +1,4 @@
-"""The part of a storage node in memory that tells brokers where messages came."""
+"""The part of a storage node in memory that is about its watch streams."""
 
 from __future__ import annotations
 
@@ -11,13 +11,21 @@ from strata.storage.v1 import storage_pb2
 
 
 class FakeTelling:
-    """Interests of brokers; any message tells all of them."""
+    """Interests of brokers, any message tells all of them; and what brokers say of checks."""
 
     def __init__(self) -> None:
         self.arrived = asyncio.Event()
+        # Transaction checks of which a broker said that a producer was given them.
+        self.given_checks: list[storage_pb2.GivenCheck] = []
         # (broker boot id, number of its stream) -> what it is told; places it wants to be told of.
         self.streams: dict[tuple[int, int], asyncio.Queue[storage_pb2.WatchResponse]] = {}
         self.armed: dict[tuple[int, int], list[storage_pb2.DeliverablePlace]] = defaultdict(list)
+
+    def _reportchecks(
+        self, request: storage_pb2.ReportChecksRequest, _: storage_pb2.Refusal | None
+    ) -> storage_pb2.ReportChecksResponse:
+        self.given_checks += request.checks
+        return storage_pb2.ReportChecksResponse()
 
     @contextmanager
     def telling(

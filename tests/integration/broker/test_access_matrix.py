@@ -176,6 +176,8 @@ RIGHTS: dict[str, tuple[str, ...]] = {
     PEER + "CountConnections": BROKERS,
     PEER + "SyncLite": BROKERS,
     PEER + "PushReply": BROKERS,
+    PEER + "TellReset": BROKERS,
+    PEER + "AwaitRevision": BROKERS,
 }
 """RPC -> the rights that it takes: resource and one of these actions. They are the contract."""
 

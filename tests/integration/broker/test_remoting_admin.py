@@ -18,7 +18,6 @@ from strata_remoting import (
     decode_messages,
     decode_properties,
 )
-from strata_testing import until
 from strata_testing.broker.client import message
 from strata_testing.remoting_client import RemotingClient, RemotingRefusedError
 from tests.integration.broker.cluster_brokers import ClusterBroker, brokers_over
@@ -193,19 +192,6 @@ async def test_progress_follows_consumers_and_resets(brokers: Sequence[ClusterBr
         assert len(spans["consumeTimeSpanSet"]) == 4
         every = await ask(client, AdminCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
         assert every["totalDiff"] == 2
-
-
-async def test_a_reset_is_told_to_connected_consumers(brokers: Sequence[ClusterBroker]) -> None:
-    """They keep positions of their own, and would store them over the new ones."""
-    async with clients(brokers, 2) as [consumer, tool]:
-        await consumer.heartbeat("c-1", GROUP, {"orders": "*"})
-        await consumer.send("orders", b"one", 0)
-        reset = {"group": GROUP, "topic": "orders", "timestamp": -1, "isForce": "true"}
-        await tool.call(AdminCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
-        await until(lambda: any(one.code == 220 for one in consumer.told))
-        [told] = [one for one in consumer.told if one.code == 220]
-        assert (told.fields["topic"], told.fields["group"]) == ("orders", GROUP)
-        assert read(told.body)["offsetTable"]["0"] == 1
 
 
 async def test_messages_are_found_by_key_id_and_place(brokers: Sequence[ClusterBroker]) -> None:

@@ -99,6 +99,20 @@ async def test_old_headers_and_batches(brokers: Sequence[ClusterBroker]) -> None
     assert decode_properties(found[0].properties)["TAGS"] == "x"
 
 
+async def test_a_producer_may_leave_the_queue_to_the_broker(
+    brokers: Sequence[ClusterBroker],
+) -> None:
+    """A negative queue id; all messages of a batch are in one queue."""
+    batch = encode_batch([BatchedMessage(b"%d" % number, "") for number in range(3)])
+    async with clients(brokers) as [client]:
+        one = await client.send("orders", b"one", -1)
+        fields = send_fields("orders", -7) | {"m": "true"}
+        three = await client.call(RequestCode.SEND_BATCH_MESSAGE, fields, batch)
+        for sent, bodies in ((one, {b"one"}), (three, {b"0", b"1", b"2"})):
+            found = await pulled_from(client, "orders", [int(sent.fields["queueId"])])
+            assert bodies <= {message.body for message in found}
+
+
 async def test_a_fifo_topic_keeps_the_order_of_a_queue(brokers: Sequence[ClusterBroker]) -> None:
     """Messages for one queue of a FIFO topic are in that queue, in order, with one group."""
     async with clients(brokers) as [client]:
@@ -149,7 +163,14 @@ async def test_compressed_bodies_are_inflated_within_the_limit(
     ("topic", "queue", "body", "properties", "code", "text"),
     [
         ("absent", 0, b"x", {}, ResponseCode.TOPIC_NOT_EXIST, "No topic route info in name"),
-        ("orders", 4, b"x", {}, ResponseCode.SYSTEM_ERROR, r"queueId\[4\] is illegal"),
+        (
+            "orders",
+            4,
+            b"x",
+            {},
+            ResponseCode.INVALID_PARAMETER,
+            r"request queueId\[4\] is illegal, .*writeQueueNums:\[4\] Producer: 127\.0\.0\.1:",
+        ),
         ("orders", 0, b"", {}, ResponseCode.MESSAGE_ILLEGAL, "message body cannot be empty"),
         ("orders", 0, b"x", {"TAGS": "a|b"}, ResponseCode.MESSAGE_ILLEGAL, "tag cannot contain"),
         (

@@ -35,6 +35,7 @@ class KvNode:
         folder: of its data.
         clock: time; items end by it.
         options: limits of tables; None: the defaults.
+        expiry_batch: items that one entry ends.
         plugin: False: it is started without the plugin.
         config, disk, store: as of the application.
     """
@@ -45,6 +46,7 @@ class KvNode:
         *,
         clock: ManualClock | None = None,
         options: TableOptions | None = None,
+        expiry_batch: int = 500,
         plugin: bool = True,
         config: StorageConfig | None = None,
         disk: Disk | None = None,
@@ -54,7 +56,9 @@ class KvNode:
         # A broker that starts anew counts anew, under another id.
         self._boot_id = next(_BOOT_IDS)
         tables = options or TableOptions()
-        self._kv = KvStoragePlugin(KvOptions(tables=tables, expiry_interval_ms=5))
+        self._kv = KvStoragePlugin(
+            KvOptions(tables=tables, expiry_interval_ms=5, expiry_batch=expiry_batch)
+        )
         self._node = node_under_test(
             folder,
             clock=clock,
@@ -123,9 +127,11 @@ class KvNode:
         )
         return await self.rpc.read(request, CONTEXT)
 
-    def follow(self, from_revision: int, prefix: bytes = b"") -> AsyncIterator[kv.FollowResponse]:
+    def follow(
+        self, from_revision: int, prefix: bytes = b"", owner: kv.StreamOwner | None = None
+    ) -> AsyncIterator[kv.FollowResponse]:
         """Follow changes."""
         request = kv.FollowRequest(
-            raft_group=GROUP, table=TABLE, prefix=prefix, from_revision=from_revision
+            raft_group=GROUP, table=TABLE, prefix=prefix, from_revision=from_revision, owner=owner
         )
         return self.rpc.follow(request, CONTEXT)

@@ -7,6 +7,7 @@ import errno
 import os
 import random
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -354,3 +355,31 @@ async def test_a_disk_that_fills_up_is_served_by_the_ballast(tmp_path: Path) -> 
         assert (await fetch_all(node, GROUP, 0)).items() >= {
             offset: body for (_, offset), body in promises.appended.items()
         }.items()
+
+
+async def test_a_disk_that_fills_up_is_seen_during_long_work(tmp_path: Path) -> None:
+    """Rows of another replica are rebuilt, for hours perhaps: appends go on until the disk ends."""
+    mib = 1024 * 1024
+    sizes = {"ballast_bytes": mib, "refuse_appends_free_bytes": 2 * mib}
+    disk = SimulatedDisk(1, capacity_bytes=8 * mib)
+    store, clock = MemoryStore(), ManualClock()
+    config = CONFIG.model_copy(update=sizes)
+    async with node_on(tmp_path, disk, store, clock, config) as node:
+        guard, is_over = node.app.node.disk_guard, threading.Event()
+        await node.app.node.check_disk()
+        running = node.app._running
+        assert running is not None
+        rebuild = asyncio.ensure_future(running.threads.flushes(lambda: is_over.wait(60)))
+        try:
+            disk.open("stranger", create=True).allocate(disk.space().free_bytes)
+            async with asyncio.timeout(20):
+                await node.app.node.check_disk()
+            assert guard.mark.name == "STOP"
+            assert "ballast" not in disk.names()
+            disk.delete("stranger")
+            async with asyncio.timeout(20):
+                await node.app.node.check_disk()
+            assert guard.mark.name == "NORMAL"
+        finally:
+            is_over.set()
+            assert await rebuild

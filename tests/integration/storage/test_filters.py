@@ -252,8 +252,12 @@ async def test_parked_pops_are_woken_by_what_they_want(node: NodeUnderTest) -> N
     for _ in range(20):
         await append_amounts(node, 1, 2)
         await asyncio.sleep(0.01)
+
+    async def has_passed_all() -> bool:
+        return (await consumer(node)).head == 40
+
+    await until(has_passed_all)
     assert not parked.done()
-    assert (await consumer(node)).head == 40
     assert applied(node) == entries + 20
     await append_amounts(node, 50)
     assert names(await asyncio.wait_for(parked, 60)) == ["50"]

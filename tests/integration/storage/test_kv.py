@@ -206,6 +206,27 @@ async def test_a_follower_of_a_forgotten_revision_is_told_the_oldest(tmp_path: P
         assert [one async for one in stream] == []
 
 
+async def test_a_client_leaves_watches_of_a_raft_group_to_others(tmp_path: Path) -> None:
+    """Through however many brokers it watches; one that ends makes room."""
+    async with KvNode(tmp_path) as node:
+        await node.put(b"a", b"1")
+        streams = []
+        for number in range(256):
+            owner = kv.StreamOwner(broker_boot_id=number + 1, client=7)
+            streams.append(node.follow(0, owner=owner))
+            assert (await anext(streams[-1])).revision == 1
+        last = kv.StreamOwner(broker_boot_id=999, client=7)
+        told = await anext(node.follow(0, owner=last))
+        assert told.refusal.outcome == pb.OUTCOME_TOO_MANY_WAITERS
+        streams.append(node.follow(0, owner=kv.StreamOwner(broker_boot_id=999, client=8)))
+        assert (await anext(streams[-1])).revision == 1
+        await streams[0].aclose()  # type: ignore[attr-defined]
+        streams.append(node.follow(0, owner=last))
+        assert (await anext(streams[-1])).revision == 1
+        for stream in streams:
+            await stream.aclose()  # type: ignore[attr-defined]
+
+
 async def test_a_dump_is_of_one_revision_and_whole(tmp_path: Path) -> None:
     """Writes during the dump do not show; its last part says that it is complete."""
     async with KvNode(tmp_path) as node:

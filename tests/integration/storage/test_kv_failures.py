@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from strata.kv.v1 import kv_storage_pb2 as kv
 from strata.storage.v1 import storage_pb2 as pb
 from strata_kv.rows import Keys
 from strata_state.memory_store import MemoryStore
-from strata_state.ports import StateError
+from strata_state.ports import Row, StateError
 from strata_testing import ManualClock, until
 from tests.integration.storage.kv_node import CONTEXT, GROUP, TABLE, KvNode
 
@@ -23,17 +23,24 @@ class FailingStore(MemoryStore):
 
     Attributes:
         failing: keys of these items.
+        scanned: where scans began.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.failing: set[bytes] = set()
+        self.scanned: list[bytes] = []
 
     def get(self, key: bytes) -> bytes | None:
         """Return a row's value, unless it is one of the failing ones."""
         if any(key == Keys(GROUP).item(TABLE.topic_id, item) for item in self.failing):
             raise StateError("state row cannot be read: Input/output error")
         return super().get(key)
+
+    def scan(self, begin: bytes, end: bytes) -> Iterator[Row]:
+        """Iterate a range."""
+        self.scanned.append(begin)
+        return super().scan(begin, end)
 
 
 async def read(node: KvNode, *keys: bytes) -> Sequence[kv.ReadResult]:
@@ -107,7 +114,39 @@ async def test_an_item_that_cannot_be_read_does_not_keep_others_from_ending(
         await gone(node, b"c")
         assert set(await node.items()) == {b"a"}
         store.failing = set()
+        clock.advance(1.0)
         await gone(node, b"a")
+
+
+async def test_many_items_that_cannot_be_read_do_not_keep_others_from_ending(
+    tmp_path: Path,
+) -> None:
+    """More than one entry ends; they are looked at again after a while, and nothing before them."""
+    store, clock = FailingStore(), ManualClock()
+    async with KvNode(tmp_path, store=store, clock=clock, expiry_batch=3) as node:
+        unreadable = {b"a%d" % number for number in range(8)}
+        for key in sorted(unreadable):
+            await node.write(kv_pb2.Operation(key=key, put=b"1", ttl_ms=500))
+        for number in range(8):
+            put = kv_pb2.Operation(key=b"b%d" % number, put=b"1", ttl_ms=600 + number)
+            await node.write(put)
+        store.failing = unreadable
+        clock.advance(1.5)
+        await gone(node, b"b7")
+        assert set(await node.items()) == unreadable
+        await node.write(kv_pb2.Operation(key=b"c", put=b"1", ttl_ms=600))
+        store.scanned.clear()
+        clock.advance(1.5)
+        await gone(node, b"c")
+        first, end = Keys(GROUP).expiries(0, 1 << 62)
+        floor, _ = Keys(GROUP).expiries(clock.wall_ms() - 2_400, 1 << 62)
+        begins = [begin for begin in store.scanned if first <= begin < end]
+        assert begins, "the ends of items are looked for"
+        assert min(begins) >= floor, "what ended long ago is not passed again"
+        store.failing = set()
+        clock.advance(10)
+        for key in unreadable:
+            await gone(node, key)
 
 
 async def gone(node: KvNode, key: bytes) -> None:

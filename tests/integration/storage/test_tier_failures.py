@@ -20,7 +20,7 @@ from strata_tier.ranges.compaction import CompactionOptions
 from strata_tier.ranges.metadata import TierMetadata
 from strata_tier.ranges.retention import TierRetentionOptions
 from strata_tier.store.drivers.memory import MemoryBucket, MemoryObjectStore
-from strata_tier.store.ports import RefusedError, StoreError, StoreMissingError
+from strata_tier.store.ports import ObjectPage, RefusedError, StoreError, StoreMissingError
 from strata_tier.upkeep.bucket import manifests_in, newest_manifest
 from strata_tier.upkeep.restore import plan_restore
 from tests.integration.storage.tiered_node import (
@@ -205,6 +205,32 @@ async def test_a_job_deletes_nothing_that_the_newest_manifest_names(tmp_path: Pa
         tier.bucket.trouble = None
         await tiering.flush(engine)
         assert len((await tiering.plan_sweep(engine, ())).doomed) >= 7
+
+
+async def test_a_raft_group_lists_its_own_manifests_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listing of all costs each raft group of a large cluster what the whole cluster has."""
+    tier = Tier()
+    async with tiered_node(tmp_path, tier) as node:
+        await _compacted(node, tier, 3, 4)
+        listed: list[str] = []
+        pages = MemoryObjectStore.list
+
+        async def noted(
+            store: MemoryObjectStore, prefix: str = "", after: str = "", limit: int = 1000
+        ) -> ObjectPage:
+            listed.append(prefix)
+            return await pages(store, prefix, after, limit)
+
+        monkeypatch.setattr(MemoryObjectStore, "list", noted)
+        await fill(node, random.Random(5), 1)
+        await upload(node)
+        await node.app.node.tiering.flush(node.app.node.engine(GROUP))
+        node.clock.advance(tier.config.delete_grace_ms / 1_000 + 60)
+        await retain_often(node, 3)
+    manifests = {prefix for prefix in listed if prefix.startswith("test/manifests/")}
+    assert manifests == {f"test/manifests/{GROUP:08x}/"}
 
 
 async def test_damaged_messages_that_wait_do_not_stop_manifests(tmp_path: Path) -> None:

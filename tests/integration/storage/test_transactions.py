@@ -50,10 +50,13 @@ async def node(tmp_path: Path) -> AsyncIterator[NodeUnderTest]:
 class Broker:
     """A broker that holds producers: reports their topics and takes checks off its stream."""
 
-    def __init__(self, node: NodeUnderTest, boot_id: int = BROKER) -> None:
+    def __init__(
+        self, node: NodeUnderTest, boot_id: int = BROKER, *, reports_checks: bool = False
+    ) -> None:
         self._node = node
         self._boot_id = boot_id
-        self._stream = node.rpc.watch(pb.WatchRequest(broker_boot_id=boot_id), CONTEXT)
+        request = pb.WatchRequest(broker_boot_id=boot_id, reports_checks=reports_checks)
+        self._stream = node.rpc.watch(request, CONTEXT)
 
     async def __aenter__(self) -> Broker:
         assert list((await anext(self._stream)).led_groups) == [GROUP]
@@ -229,6 +232,31 @@ async def test_a_check_waits_for_a_broker_with_a_producer(node: NodeUnderTest) -
         await broker.after(30.1)
         (check,) = await broker.checks(1)
         assert check.check_count == 1
+
+
+async def test_a_check_counts_when_the_broker_reports_that_a_producer_has_it(
+    node: NodeUnderTest,
+) -> None:
+    """Reports about raft groups or halves that are not here are passed over."""
+    name = await half(node, b"half", 6_000)
+    got = []
+    async with Broker(node, reports_checks=True) as broker:
+        for wait_s, is_given in ((6.1, False), (30.1, True), (30.1, True), (30.1, False)):
+            await broker.after(wait_s)
+            (check,) = await broker.checks(1)
+            got.append((check.check_count, check.exhausted, check.wants_report))
+            if is_given:
+                given = pb.GivenCheck(raft_group=GROUP, pending=name, check_count=check.check_count)
+                others = (
+                    pb.GivenCheck(raft_group=GROUP + 99, pending=name, check_count=1),
+                    pb.GivenCheck(raft_group=GROUP, pending=pb.PendingRef(), check_count=1),
+                )
+                request = pb.ReportChecksRequest(checks=[*others, given])
+                await node.rpc.report_checks(request, CONTEXT)
+                rows = node.app.node.engine(GROUP).machine.rows.pending
+                number = check.check_count
+                await until(lambda: [row.checks for _, row in rows.scan()] == [number])  # noqa: B023
+    assert got == [(1, False, True), (1, False, True), (2, False, True), (2, True, False)]
 
 
 async def test_a_check_is_answered_by_whoever_was_asked(node: NodeUnderTest) -> None:

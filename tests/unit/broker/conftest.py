@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -14,6 +15,18 @@ from strata_testing.broker.client import Client
 from strata_testing.broker.fake_edge import FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
+from strata_testing.leaping_loop import LeapingLoop
+
+# They count what happens within time limits of their own, by the event loop's clock alone.
+LEAPING = ("test_holder_calls.py", "test_popper.py", "test_remoting_connection.py")
+
+
+def pytest_asyncio_loop_factories(
+    item: pytest.Item,
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Nothing in a module of `LEAPING` is too slow because the machine is."""
+    is_leaping = item.path.name in LEAPING
+    return {"leaping": LeapingLoop} if is_leaping else {"real": asyncio.SelectorEventLoop}
 
 
 def watermarks(app: BrokerApp) -> dict[str, float]:

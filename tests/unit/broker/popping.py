@@ -57,11 +57,15 @@ def new_quiet(leaders: FakeLeaders, clock: Clock | None = None, **config: int) -
 
 
 def new_popper(
-    view: MetadataView, storage: Any, quiet: QuietPlaces | None = None, **config: int
+    view: MetadataView,
+    storage: Any,
+    quiet: QuietPlaces | None = None,
+    clock: Clock | None = None,
+    **config: int,
 ) -> Popper:
     """Return a popper with short pauses."""
     section = ReceiveSection.model_validate({"moved_pause_ms": 1, "max_look_pause_ms": 4} | config)
-    clock = SystemClock()
+    clock = clock or SystemClock()
     room = WaitingRoom(
         new_quiet(FakeLeaders()) if quiet is None else quiet,
         section,

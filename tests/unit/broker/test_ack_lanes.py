@@ -12,10 +12,12 @@ import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
+from strata_angelia.ports import UNAVAILABLE, AngeliaError
 from strata_broker.base.metrics import METRICS
 from strata_broker.base.storage_client_config import StorageClientSection
 from strata_broker.storage_client.ack_lanes import Acker
 from strata_broker.storage_client.leaders import LeaderMap
+from strata_mq.requests import Code
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime
@@ -57,14 +59,22 @@ class Channel:
         async with asyncio.timeout(timeout_s):
             return await answer
 
-    def answer(self, number: int, *, leads: str = "") -> None:
-        """Answer a call: all is done, or another node leads."""
+    def answer(
+        self,
+        number: int,
+        *,
+        leads: str = "",
+        refusal: storage_pb2.Outcome.ValueType = storage_pb2.OUTCOME_OK,
+    ) -> None:
+        """Answer a call: all is done or refused, or another node leads."""
         response = storage_pb2.AckResponse()
         for group in self.calls[number][0].groups:
             result = response.groups.add(raft_group=group.raft_group)
             if leads:
                 result.refusal.outcome = storage_pb2.OUTCOME_NOT_LEADER
                 result.refusal.leader_node_id = leads
+            elif refusal != storage_pb2.OUTCOME_OK:
+                result.refusal.outcome = refusal
             else:
                 result.outcomes.extend([storage_pb2.OUTCOME_OK] * len(group.leases))
         self.calls[number][1].set_result(response)
@@ -95,10 +105,10 @@ class Lanes:
         )
         self.clock = clock
 
-    def ack(self) -> Waiting:
+    def ack(self, raft_group: int = RAFT_GROUP) -> Waiting:
         waiting = Waiting()
         deadline_s = self.clock.monotonic_s() + 10
-        self.acker.ack(RAFT_GROUP, LEASES, cast(Any, waiting), (0,), deadline_s)
+        self.acker.ack(raft_group, LEASES, cast(Any, waiting), (0,), deadline_s)
         return waiting
 
 
@@ -137,3 +147,40 @@ async def test_a_lane_stays_while_any_of_its_calls_is_under_way(lanes: Lanes) ->
 
 def _asked_or_done(node: Channel, number: int, acks: Sequence[Waiting]) -> bool:
     return len(node.calls) > number or all(ack.outcome for ack in acks)
+
+
+async def test_acks_behind_a_call_to_a_former_leader_do_not_wait_for_its_end(lanes: Lanes) -> None:
+    """The call is of another raft group, whose leader is silent; the new one is asked at once."""
+    a, b = lanes.nodes["A"], lanes.nodes["B"]
+    other = RAFT_GROUP + 1
+    lanes.leaders.leads("A", [RAFT_GROUP, other])
+    beside = lanes.ack(other)
+    await until(lambda: len(a.calls) == 1)
+    behind = lanes.ack()
+    lanes.leaders.leads("B", [RAFT_GROUP])
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(b.calls) == 1
+    b.answer(0)
+    await until(lambda: behind.outcome)
+    assert beside.outcome is None
+    a.answer(0)
+    await until(lambda: beside.outcome)
+    assert [behind.outcome, beside.outcome] == ["OK", "OK"]
+    await until(lambda: lanes.acker.lane_count == 0)
+    assert len(a.calls) == 1
+
+
+async def test_a_repeat_that_is_refused_tells_nothing_of_the_first_try(lanes: Lanes) -> None:
+    """The lease may be gone; one that came with the repeat is refused."""
+    a, b = lanes.nodes["A"], lanes.nodes["B"]
+    repeated = lanes.ack()
+    await until(lambda: len(a.calls) == 1)
+    a.calls[0][1].set_exception(AngeliaError(UNAVAILABLE, "gone"))
+    await until(lambda: lanes.acker._groups[RAFT_GROUP].pause)
+    fresh = lanes.ack()
+    await until(lambda: len(b.calls) == 1)
+    b.answer(0, refusal=storage_pb2.OUTCOME_OVERLOADED)
+    await until(lambda: fresh.outcome)
+    codes = [one.outcome[0].code for one in (repeated, fresh)]  # type: ignore[index]
+    assert codes == [Code.PROXY_TIMEOUT, Code.TOO_MANY_REQUESTS]

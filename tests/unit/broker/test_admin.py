@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tomllib
+from typing import Any
 
 import pytest
 
@@ -106,6 +108,65 @@ async def test_a_deleted_topic_is_gone_with_its_data(
     )
     assert storage.messages(101) == []
     assert (await client.send(message("orders", 2))).status.code == 40402
+
+
+@pytest.mark.parametrize("kind", ["topic", "consumer_group"])
+async def test_a_deletion_ends_although_the_name_is_taken_again(
+    kind: str, edge: FakeEdge, meta: FakeMeta, app: BrokerApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer or another operator makes it anew at once: this broker never sees it missing."""
+    meta.add_group(meta_pb2.ConsumerGroup(name="billing"))
+    assert await app.view.wait_for_revision(meta.revision, 60)
+    carry_out = meta.call
+
+    async def delete_and_make(method: str, *given: Any, **more: Any) -> Any:
+        """The broker hears of the deletion together with what was made after it."""
+        if not method.endswith(("/DeleteTopic", "/DeleteConsumerGroup")):
+            return await carry_out(method, *given, **more)
+        watchers, meta.watchers = meta.watchers, []
+        first = len(meta.rows)
+        if kind == "topic":
+            answer = await carry_out(method, *given, **more)
+            meta.add_topic("orders")
+        else:
+            answer = meta_pb2.DeleteConsumerGroupResponse()
+            answer.status.outcome = meta_pb2.META_OUTCOME_OK
+            gone = meta_pb2.ConsumerGroup(name="billing")
+            meta.put(meta_pb2.Change(deleted=True, consumer_group=gone))
+            meta.add_group(gone)
+        meta.watchers = watchers
+        told = meta_pb2.WatchResponse(revision=meta.revision, changes=meta.rows[first:])
+        for watcher in watchers:
+            watcher.put_nowait(told)
+        return answer
+
+    monkeypatch.setattr(meta, "call", delete_and_make)
+
+    async def go_on() -> None:
+        """The metadata of a cluster that is used changes all the time."""
+        while True:
+            meta.put(meta_pb2.Change(quota=meta_pb2.Quota(namespace="busy")))
+            await asyncio.sleep(0.01)
+
+    others = asyncio.ensure_future(go_on())
+    try:
+        async with asyncio.timeout(30):
+            if kind == "topic":
+                request: Any = admin_pb2.DeleteTopicRequest(name="orders")
+                await edge.call(ADMIN + "DeleteTopic", request, admin_pb2.DeleteTopicResponse)
+                made = app.view.topic("", "orders")
+                assert made is not None
+                assert made.topic_id == meta.next_id
+            else:
+                request = admin_pb2.DeleteConsumerGroupRequest(name="billing")
+                await edge.call(
+                    ADMIN + "DeleteConsumerGroup", request, admin_pb2.DeleteConsumerGroupResponse
+                )
+                group = app.view.consumer_group("", "billing")
+                assert group is not None
+                assert group.consumer_group_id == meta.next_id
+    finally:
+        others.cancel()
 
 
 async def test_only_topics_with_state_or_members_are_asked_for(

@@ -58,11 +58,12 @@ async def test_audit_can_be_turned_off(edge: FakeEdge, stream: io.StringIO) -> N
     assert audited(stream) == []
 
 
-async def test_a_large_request_is_told_by_its_size(edge: FakeEdge, stream: io.StringIO) -> None:
-    """A line stays a line."""
+async def test_a_large_request_is_told_by_its_outline(edge: FakeEdge, stream: io.StringIO) -> None:
+    """A line stays a line, and says what was changed."""
     topic = meta_pb2.Topic(name="large", type=meta_pb2.TOPIC_TYPE_NORMAL, queue_count=4)
     topic.attributes["note"] = "x" * 5_000
     request = admin_pb2.CreateTopicRequest(topic=topic)
     await edge.call(ADMIN + "CreateTopic", request, admin_pb2.CreateTopicResponse)
     [line] = audited(stream)
-    assert line["request"] == f"{request.ByteSize()} bytes"
+    outline = 'topic { name: "large", type: 1, queue_count: 4, 1 attributes }'
+    assert line["request"] == f"{outline}, {request.ByteSize()} bytes"

@@ -53,6 +53,17 @@ class Trail:
         return events
 
 
+def test_a_change_of_which_nobody_knows_the_end_is_an_event_of_its_outcome() -> None:
+    """It is never left out, as no change is."""
+    trail = Trail(max_refusals_per_s=1, max_refusals_per_address_per_s=1)
+    for _ in range(50):
+        trail.recorder.unclear_change(WHO, "DeleteTopic", "name: orders")
+    told = trail.told()
+    assert len(told) == 50
+    assert {(event["event"], event["outcome"]) for event in told} == {("changed", "unknown")}
+    assert {(event["rpc"], event["request"]) for event in told} == {("DeleteTopic", "name: orders")}
+
+
 def test_an_event_says_who_did_what_from_where() -> None:
     """Long texts are cut off: a line stays a line."""
     trail = Trail()
@@ -204,3 +215,23 @@ def test_a_large_request_is_shown_by_its_sizes() -> None:
         topics=[meta_pb2.Topic(name=f"topic-{number:08}") for number in range(500)]
     )
     assert shown(batch) == f"500 topics, {batch.ByteSize()} bytes"
+
+
+def test_padding_hides_nothing_of_a_change() -> None:
+    """Fields that nobody knows, and long values, leave what was changed in the event."""
+    # A field of bytes with the number 1,000.
+    padding = b"\xc2\x3e\x88\x27" + b"x" * 5_000
+    name = b"\x12\x06orders"
+    deleted = admin_pb2.DeleteTopicRequest.FromString(name + padding)
+    assert deleted.name == "orders"
+    assert 'name: "orders"' in shown(deleted)
+
+    policy = meta_pb2.Policy(user="mallory", resource="*", actions=["all"], sources=["x" * 5_000])
+    created = shown(admin_pb2.CreatePolicyRequest(policy=policy))
+    assert 'policy { user: "mallory", resource: "*", 1 actions, 1 sources }' in created
+
+    user = admin_pb2.RotateUserKeyRequest(name="shop\n", secret_key="planted" * 1_000)
+    rotated = shown(user)
+    assert rotated.startswith('name: "shop\\n", ')
+    assert "planted" not in rotated
+    assert len(shown(admin_pb2.DeleteTopicRequest(name="y" * 5_000))) < 250

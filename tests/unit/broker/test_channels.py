@@ -148,7 +148,7 @@ async def test_a_report_that_cannot_be_taken_in_ends_no_watch(watched: Watched) 
     failed: list[BaseException] = []
     watched.requests.on_failed(lambda _, failure: failed.append(failure))
 
-    def odd(_: object) -> None:
+    def odd(*_: object) -> None:
         raise ZeroDivisionError
 
     watched.watch.on_checks(odd)

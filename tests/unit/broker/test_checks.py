@@ -13,7 +13,7 @@ from strata.storage.v1 import storage_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_mq.requests.names import dead_letter_topic
-from strata_testing import until
+from strata_testing import ManualClock, until
 from strata_testing.broker import broker_config
 from strata_testing.broker.client import Client, id_of, message
 from strata_testing.broker.fake_edge import MESSAGING, FakeEdge
@@ -34,6 +34,14 @@ def config() -> BrokerConfig:
 
 
 @pytest.fixture(autouse=True)
+async def patience(app: BrokerApp, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """The clock by which checks wait too long: on a slow machine none does before a test says."""
+    clock = ManualClock()
+    monkeypatch.setattr(app.checker, "_clock", clock)
+    return clock
+
+
+@pytest.fixture(autouse=True)
 async def topics(app: BrokerApp, meta: FakeMeta) -> None:
     """TRANSACTION topics `deals` (103), `others` (104) and `deals` of a tenant (105)."""
     meta.add_topic("deals", meta_pb2.TOPIC_TYPE_TRANSACTION)
@@ -50,7 +58,7 @@ async def send_half(client: Client, number: int = 1, topic: str = "deals") -> st
     return entry.transaction_id
 
 
-def check_all(storage: FakeStorage, *, exhausted: bool = False) -> None:
+def check_all(storage: FakeStorage, *, exhausted: bool = False, wants_report: bool = True) -> None:
     """Send a check of every half that waits."""
     checks = [
         storage_pb2.TransactionCheck(
@@ -61,6 +69,7 @@ def check_all(storage: FakeStorage, *, exhausted: bool = False) -> None:
             exhausted=exhausted,
             store_time_ms=1_700_000_000_123,
             message=half.data,
+            wants_report=wants_report,
         )
         for name, half in storage.pending.waiting.items()
     ]
@@ -190,7 +199,7 @@ async def test_a_producer_that_said_goodbye_is_not_asked(
 
 
 async def test_a_producer_that_does_not_read_is_given_nothing(
-    app: BrokerApp, edge: FakeEdge, client: Client, storage: FakeStorage
+    app: BrokerApp, edge: FakeEdge, client: Client, storage: FakeStorage, patience: ManualClock
 ) -> None:
     """It gets a check when it took all before; those that wait too long are forgotten."""
     for number in range(1, 5):
@@ -200,6 +209,7 @@ async def test_a_producer_that_does_not_read_is_given_nothing(
     for _ in range(3):
         await asked(stream)
     assert app.checker.waiting_count == 1
+    patience.advance(60)
     await until(lambda: app.checker.waiting_count == 0)
     listening = asyncio.ensure_future(asked(stream))
     await asyncio.sleep(0)
@@ -294,7 +304,7 @@ async def test_a_received_check_is_not_changed(
     for exhausted in (True, False):
         check.exhausted = exhausted
         before = check.SerializeToString()
-        app.checker.take([check])
+        app.checker.take("node", [check])
         assert check.SerializeToString() == before
     await until(lambda: storage.pending.ended)
     assert check.message
@@ -315,5 +325,29 @@ async def test_giving_up_is_tried_again(
         rounds += 1
         await until(storage.checks.empty)
         await asyncio.sleep(0.01)
+        await until(lambda: app.checker._given_up_count.used == 0)
         assert rounds < 10
     assert rounds >= 3
+
+
+async def test_storage_is_told_of_checks_that_a_producer_was_given(
+    app: BrokerApp, edge: FakeEdge, client: Client, storage: FakeStorage
+) -> None:
+    """Not of those that found no producer; a node of an earlier version does not ask for it."""
+    await send_half(client, 1, "others")
+    check_all(storage)
+    await until(lambda: storage.checks.empty() and app.checker.waiting_count == 0)
+    storage.pending.waiting.clear()
+    await send_half(client)
+    stream = await connected(edge, "p1", "deals")
+    check_all(storage, wants_report=False)
+    await asked(stream)
+    check_all(storage)
+    await asked(stream)
+    await until(lambda: storage.given_checks)
+    (name,) = storage.pending.waiting
+    assert [
+        (given.raft_group, given.pending.index, given.pending.ordinal, given.check_count)
+        for given in storage.given_checks
+    ] == [(*name, 1)]
+    stream.hang_up()

@@ -240,6 +240,27 @@ async def test_what_a_pop_took_whose_answer_was_lost_is_no_attempt(
     assert again.system_properties.delivery_attempt == 1
 
 
+@pytest.mark.parametrize("auto_renew", [False, True])
+async def test_what_a_lost_pop_took_is_asked_for_also_if_its_repeat_is_refused(
+    edge: FakeEdge, cluster: FakeCluster, auto_renew: bool
+) -> None:
+    """The next leader refuses, for instance because its disk is full: nobody has what it took."""
+    await all_stored(cluster, send_some(edge, 1))
+    cluster.nodes["storage-a"].loses_pops = True
+    receive = receive_request("orders", "g", auto_renew=auto_renew)
+    call = edge.begin("ReceiveMessage", receive)
+    await until(lambda: cluster.state.leases)
+    refusal = storage_pb2.Refusal(outcome=storage_pb2.OUTCOME_DISK_FULL, reason="no space")
+    cluster.state.trouble["Pop"].append(refusal)
+    for raft_group in RAFT_GROUPS:
+        cluster.elect(raft_group, "storage-b")
+    status, messages = received(await call.answer)
+    assert (status.code, messages) == (definition_pb2.INTERNAL_SERVER_ERROR, [])
+    await until(lambda: cluster.state.waiting)
+    (again,) = received(await edge.begin("ReceiveMessage", receive).answer)[1]
+    assert again.system_properties.delivery_attempt == 1
+
+
 async def test_a_receive_with_no_leader_ends_as_an_empty_one_and_says_why(
     edge: FakeEdge, cluster: FakeCluster
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from strata.storage.v1 import storage_pb2
 from strata_broker.base import errors
 from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.storage_client.holder_calls import HolderCalls
-from strata_runtime.clock import SystemClock
+from strata_testing.leaping_loop import LoopClock
 
 TOPIC_ID = 7
 
@@ -26,6 +27,9 @@ class FakeStorageClient:
         self.asked: list[tuple[int, tuple[int, ...]]] = []
         # Actions after so many calls.
         self.after: dict[int, Any] = {}
+        # Raft groups that do not answer, and calls that wait for them.
+        self.silent: set[int] = set()
+        self.waiting = 0
 
     async def call(
         self, raft_group: int, rpc: str, request: Any, response_type: type[Any], **_: Any
@@ -34,6 +38,12 @@ class FakeStorageClient:
         self.asked.append((raft_group, queues))
         if then := self.after.pop(len(self.asked), None):
             then()
+        if raft_group in self.silent:
+            self.waiting += 1
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.waiting -= 1
         ends = self.ends[raft_group]
         if any(queue not in ends for queue in queues):
             raise errors.refused(storage_pb2.OUTCOME_WRONG_GROUP)
@@ -80,7 +90,7 @@ async def ends(view: MetadataView, topic: TopicRow, storage: FakeStorageClient) 
     def request(raft_group: int, queues: Sequence[int]) -> storage_pb2.GetOffsetsRequest:
         return storage_pb2.GetOffsetsRequest(raft_group=raft_group, queues=queues)
 
-    calls = HolderCalls(view, storage, SystemClock(), timeout_s=0.2)  # type: ignore[arg-type]
+    calls = HolderCalls(view, storage, LoopClock(), timeout_s=0.2)  # type: ignore[arg-type]
     answers = await calls.of_topic(topic, "GetOffsets", storage_pb2.GetOffsetsResponse, request)
     found: dict[int, int] = {}
     for _, answer in answers:
@@ -155,3 +165,20 @@ async def test_metadata_that_never_come_are_an_error(
     storage.ends = {1: {0: 10}, 2: {}}
     with pytest.raises(errors.MovedError):
         await ends(view, topic, storage)
+
+
+async def test_the_other_calls_end_with_the_first_failure(
+    view: MetadataView, topic: TopicRow, storage: FakeStorageClient
+) -> None:
+    """One raft group says that a queue moved, one is silent: no round leaves calls behind."""
+    slots = meta_pb2.SlotRange(first_slot=1, slot_count=1, raft_group=2)
+    row = meta_pb2.Change(slots=slots)
+    view.apply(meta_pb2.WatchResponse(revision=2, changes=[row]))
+    storage.ends = {1: {}, 2: {0: 10, 1: 5}}
+    storage.silent = {2}
+    with pytest.raises(errors.MovedError):
+        await ends(view, topic, storage)
+    assert len(storage.asked) > 4, "it was asked again and again"
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert storage.waiting == 0

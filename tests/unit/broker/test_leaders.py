@@ -174,3 +174,19 @@ async def test_a_change_of_leader_can_be_waited_for(leaders: LeaderMap) -> None:
     leaders.leads("b", (GROUP,))
     assert await waiting == "b"
     assert await leaders.wait_for_other(GROUP, "b", 0) == ""
+
+
+async def test_who_waits_for_a_leader_in_vain_leaves_nothing(leaders: LeaderMap) -> None:
+    """A raft group may have the same leader for months, and operators ask again and again."""
+    leaders.leads("a", (GROUP,))
+    for _ in range(3):
+        assert await leaders.wait_for_other(GROUP, "a", 0) == ""
+    gone = asyncio.ensure_future(leaders.wait_for_other(GROUP, "a", 60))
+    other = asyncio.ensure_future(leaders.wait_for_other(GROUP, "a", 60))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    assert len(leaders._waiters[GROUP]) == 1
+    leaders.leads("b", (GROUP,))
+    assert await other == "b"
+    assert not leaders._waiters

@@ -18,7 +18,7 @@ from strata_broker.receives.lite_popper import LitePopper
 from strata_broker.receives.overdue_places import OverduePlaces
 from strata_broker.receives.targets import Popped, ReceiveTarget
 from strata_broker.storage_client.pop_ends import PopTicket
-from strata_broker.storage_client.quiet_places import ConsumerPlace
+from strata_broker.storage_client.quiet_places import ConsumerPlace, LostPromises
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_testing import ManualClock, until
@@ -264,6 +264,28 @@ async def test_only_lite_topics_of_the_lost_promise_are_looked_at() -> None:
     resting.quiet.closed("other")
     await until(lambda: not len(resting.overdue))
     assert sorted(resting.ready[2:]) == [first[1], *second]
+    assert not resting.overdue._promised
+
+
+async def test_a_new_leader_goes_through_no_promises_of_other_raft_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node that comes back says in one report that it leads a thousand raft groups."""
+    resting = Resting(most=1_000)
+    for raft_group in range(1, 101):
+        resting.rests(raft_group, raft_group)
+    asked: list[tuple[int, str]] = []
+    include = LostPromises.include
+
+    def counted(promises: LostPromises, raft_group: int, node: str) -> bool:
+        asked.append((raft_group, node))
+        return include(promises, raft_group, node)
+
+    monkeypatch.setattr(LostPromises, "include", counted)
+    for raft_group in range(1, 101):
+        resting.leaders.elect(raft_group, "other")
+    assert len(asked) <= 100
+    await until(lambda: not len(resting.overdue))
     assert not resting.overdue._promised
 
 

@@ -233,6 +233,8 @@ class FakeStorageClient:
         # (raft group, queue) -> cursor and next offset of the consumer group
         self.states: dict[tuple[int, int], tuple[int, int]] = {}
         self.pops: list[tuple[int, int]] = []
+        # Raft groups that do not answer about consumers.
+        self.silent: set[int] = set()
         # (raft group, queue) -> what has left it
         self.left: dict[tuple[int, int], list[storage_pb2.SealedQueue]] = {}
 
@@ -257,9 +259,17 @@ class FakeStorageClient:
         return response
 
     async def call(
-        self, raft_group: int, rpc: str, request: Any, response_type: type[Any]
+        self,
+        raft_group: int,
+        rpc: str,
+        request: Any,
+        response_type: type[Any],
+        *,
+        timeout_s: float,
     ) -> storage_pb2.GetConsumerStateResponse:
         assert rpc == "GetConsumerState"
+        if raft_group in self.silent:
+            raise errors.timed_out(f"raft group {raft_group} has no leader")
         response = storage_pb2.GetConsumerStateResponse()
         for queue in request.queues:
             cursor, next_offset = self.states[raft_group, queue]
@@ -280,14 +290,21 @@ def popper(view: MetadataView, storage: FakeStorageClient) -> Popper:
 
 
 async def pop(
-    popper: Popper, topic: TopicRow, what: Wanted, *, fifo: bool = False, wait_ms: int = LONG_MS
+    popper: Popper,
+    topic: TopicRow,
+    what: Wanted,
+    *,
+    fifo: bool = False,
+    wait_ms: int = LONG_MS,
+    ticket: PopTicket | None = None,
 ) -> Popped:
     """Pop; with a wait that ends only if the message does not come."""
 
     def request(topic: TopicRow, place: PopPlace) -> storage_pb2.PopRequest:
         return storage_pb2.PopRequest(raft_group=place.raft_group, queue=place.queue, fifo=fifo)
 
-    return await popper.pop(ReceiveTarget(topic, what, 5), request, wait_ms, PopTicket(1))
+    ticket = ticket or PopTicket(1)
+    return await popper.pop(ReceiveTarget(topic, what, 5), request, wait_ms, ticket)
 
 
 async def test_what_lies_under_the_own_name_comes_first(
@@ -422,3 +439,27 @@ def test_epochs_are_shown_as_one_queue() -> None:
         ]
     )
     assert (joined.cursor, joined.next_offset, joined.in_flight) == (60, 130, 10)
+
+
+async def test_an_older_epoch_without_a_leader_is_no_error_of_a_receive(
+    view: MetadataView, topic: TopicRow, popper: Popper, storage: FakeStorageClient
+) -> None:
+    """It may not be drained: its newer epochs wait, what is elsewhere is served, others say why."""
+    change(view, moved(2, 1, 3))
+    storage.ready[3, 2] = deque([100])
+    storage.ready[2, ANY_QUEUE] = deque([7])
+    storage.silent.add(1)
+    what = wanted(view, topic, "strata-1")
+    popped = await pop(popper, topic, what, fifo=True)
+    assert (popped.raft_group, popped.response.messages[0].offset) == (2, 7)
+    home = view.home(topic, "strata-1")
+    assert home is not None
+    ticket = PopTicket(2)
+    none = await pop(popper, topic, Wanted(home, 2), fifo=True, wait_ms=SHORT_MS, ticket=ticket)
+    assert not none.response.messages
+    assert "raft group 1" in ticket.trouble()
+    storage.silent.clear()
+    storage.states[1, 2] = (100, 100)
+    popped = await pop(popper, topic, Wanted(home, 2), fifo=True, ticket=ticket)
+    assert (popped.raft_group, popped.response.messages[0].offset) == (3, 100)
+    assert ticket.trouble() == ""

@@ -7,7 +7,7 @@ import random
 from itertools import islice
 
 from strata_broker.metadata.name_index import Name, NameIndex, key_of
-from strata_broker.servicers.pages import page_of_names
+from strata_broker.servicers.pages import page, page_of_names
 
 
 def filled(*names: Name) -> NameIndex:
@@ -103,3 +103,18 @@ async def test_a_token_tells_no_name_that_is_hidden() -> None:
     counting.cancel()
     assert found == [("", f"t{number}9999") for number in ("00", "01", "02", "03", "04")]
     assert turns >= 4
+
+
+def test_pages_of_clients_join_whatever_their_ids() -> None:
+    """A client chooses its id: one with slashes ends no list, and is on one page."""
+    ids = sorted(("host", "host/1", "host/1/2", "host/2", "/", "//", "a"))
+    rows = [((client_id, ""), client_id) for client_id in ids]
+    for size in (1, 2, 3):
+        found: list[str] = []
+        token = ""
+        for _ in ids:
+            some, token = page(rows, size, token)
+            found += some
+            if not token:
+                break
+        assert (found, token) == (ids, "")

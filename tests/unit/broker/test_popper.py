@@ -18,6 +18,7 @@ from strata_broker.storage_client.pop_ends import PopTicket
 from strata_broker.storage_client.quiet_places import ConsumerPlace, Look, QuietPlaces
 from strata_runtime.metrics import Metrics
 from strata_testing import ManualClock, until
+from strata_testing.leaping_loop import LoopClock
 from tests.unit.broker.popping import NODE, FakeLeaders, deliverable, new_popper, new_quiet
 from tests.unit.broker.test_moved_queues import topic as topic
 from tests.unit.broker.test_moved_queues import view as view
@@ -68,9 +69,9 @@ class Receives:
 
     def __init__(self, view: MetadataView, topic: TopicRow, **config: int) -> None:
         self.leaders = FakeLeaders()
-        self.quiet = new_quiet(self.leaders)
+        self.quiet = new_quiet(self.leaders, LoopClock())
         self.storage = TellingStorage(self.quiet)
-        self.popper = new_popper(view, self.storage, self.quiet, **config)
+        self.popper = new_popper(view, self.storage, self.quiet, LoopClock(), **config)
         self.view = view
         self.topic = topic
         self.tickets: list[PopTicket] = []
@@ -98,7 +99,7 @@ class Receives:
 
 
 @pytest.fixture
-def receives(view: MetadataView, topic: TopicRow) -> Receives:
+async def receives(view: MetadataView, topic: TopicRow) -> Receives:
     return Receives(view, topic)
 
 

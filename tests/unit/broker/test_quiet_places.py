@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 
 from strata_broker.storage_client.quiet_places import ConsumerPlace, QuietPlaces
@@ -113,3 +115,34 @@ def test_no_place_is_quiet_for_ever(quiet: QuietPlaces, clock: ManualClock) -> N
     assert quiet.quiet_until_s(PLACE) == 0.0
     assert look(quiet, third)
     assert len(quiet) == 1
+
+
+def test_a_new_leader_ends_the_looks_of_its_raft_group_and_goes_through_no_others(
+    quiet: QuietPlaces, leaders: FakeLeaders
+) -> None:
+    """A node that comes back leads a thousand raft groups, and many receives look meanwhile."""
+    places = [ConsumerPlace(number, 7, 5, -1) for number in range(1, 101)]
+    looks = [quiet.look(place) for place in places]
+    again = quiet.look(PLACE)
+    compared = Compared(1)
+    with ExitStack() as stack:
+        for one in (*looks, again):
+            stack.enter_context(one)
+        leaders.elect(compared, "other")
+        assert [one.told for one in looks] == [True] + [False] * 99
+        assert again.told
+        assert compared.times < 10
+    assert not quiet._looks
+
+
+class Compared(int):
+    """A number that counts how often it is compared."""
+
+    times = 0
+
+    def __eq__(self, other: object) -> bool:
+        self.times += 1
+        return int(self) == other
+
+    def __hash__(self) -> int:
+        return hash(int(self))

@@ -10,9 +10,12 @@ import pytest
 
 from strata_broker.access.principals import ANYBODY
 from strata_broker.remoting.exchange import Exchange
+from strata_broker.remoting.position_resets import PositionResets
+from strata_broker.remoting.position_updates import PositionUpdates
 from strata_broker.remoting.pulls import RemotingPulls
 from strata_remoting import RemotingCommand, RequestCode, Serialization, Store
-from strata_testing import until
+from strata_runtime.metrics import Metrics
+from strata_testing import ManualClock, until
 
 
 class Peer:
@@ -50,8 +53,13 @@ class World:
         home = SimpleNamespace(broker_name="b", queues=range(4))
         view: Any = SimpleNamespace(topic=lambda *_: topic, homes=lambda _: (home,))
         face: Any = self.face
-        members: Any = None
-        self.pulls = RemotingPulls(face, view, members, store=lambda: Store.of("127.0.0.1", 1))
+        nobody: Any = None
+        resets = PositionResets(
+            nobody, PositionUpdates(), clock=ManualClock(), metrics=Metrics.disabled()
+        )
+        self.pulls = RemotingPulls(
+            face, view, nobody, resets=resets, store=lambda: Store.of("127.0.0.1", 1)
+        )
 
     def pull(self, client: Any) -> asyncio.Future[None]:
         fields = {

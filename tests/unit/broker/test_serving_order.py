@@ -263,3 +263,12 @@ def test_what_lower_levels_could_not_take_is_not_owed_for_ever() -> None:
     turns = [order.lower_turn(32)[0] for _ in range(1_000)]
     assert sum(turns) == 256
     assert turns[-1] == 0, "the highest level is served again"
+
+
+def test_a_level_that_this_broker_does_not_know_yet_does_not_end_a_round_without_a_look() -> None:
+    """The topic got more queues: a receive that looks nowhere would begin again at once."""
+    groups = RaftGroups(1)
+    groups.queues[place_of(1)][LEVELS] = deque([0])
+    for _ in range(2):
+        assert groups.receive() == []
+    assert len(groups.asks) == 2

@@ -8,6 +8,7 @@ import pytest
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.storage.v1 import storage_pb2
+from strata_angelia.ports import DEADLINE_EXCEEDED, OVERLOADED, UNAVAILABLE, AngeliaError
 from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_mq.slots import fifo_queue
@@ -150,3 +151,45 @@ async def test_a_send_that_may_be_stored_is_never_called_refused(
     assert await code_of(first) == definition_pb2.MASTER_PERSISTENCE_TIMEOUT
     later = edge.begin(method, request, time_left_s=0.5)
     assert await code_of(later) == definition_pb2.HA_NOT_AVAILABLE
+
+
+UNKNOWN = [
+    AngeliaError(UNAVAILABLE, "gone"),
+    AngeliaError(DEADLINE_EXCEEDED, "silent"),
+    storage_pb2.Refusal(outcome=storage_pb2.OUTCOME_NOT_LEADER),
+]
+
+
+@pytest.mark.parametrize("first", UNKNOWN)
+async def test_a_repeat_for_which_there_is_no_room_does_not_say_that_the_first_try_was_refused(
+    edge: FakeEdge, storage: FakeStorage, first: AngeliaError | storage_pb2.Refusal
+) -> None:
+    """The first try may be stored: the client is not told that it was one request too many."""
+    storage.trouble["Append"].extend([first, *[AngeliaError(OVERLOADED, "busy")] * 1_000])
+    method, request = send(1)
+    unknown = edge.begin(method, request, time_left_s=0.3)
+    assert await code_of(unknown) in (
+        definition_pb2.PROXY_TIMEOUT,
+        definition_pb2.MASTER_PERSISTENCE_TIMEOUT,
+    )
+    later = edge.begin(method, request, time_left_s=0.3)
+    assert await code_of(later) == definition_pb2.TOO_MANY_REQUESTS
+
+
+@pytest.mark.parametrize("outcome", ["DISK_FULL", "OVERLOADED", "READ_ONLY"])
+@pytest.mark.parametrize("first", UNKNOWN)
+async def test_a_repeat_that_is_refused_does_not_say_that_the_first_try_was(
+    edge: FakeEdge,
+    storage: FakeStorage,
+    first: AngeliaError | storage_pb2.Refusal,
+    outcome: str,
+) -> None:
+    """A leader without room refuses before it looks for the number of the batch."""
+    refusal = storage_pb2.Refusal(
+        outcome=storage_pb2.Outcome.Value(f"OUTCOME_{outcome}"), reason="no free space"
+    )
+    storage.trouble["Append"].extend([first, refusal])
+    method, request = send(1)
+    assert await code_of(edge.begin(method, request)) == definition_pb2.PROXY_TIMEOUT
+    storage.trouble["Append"].append(refusal)
+    assert await code_of(edge.begin(method, request)) != definition_pb2.PROXY_TIMEOUT

@@ -10,7 +10,7 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
-from strata_angelia.ports import UNAVAILABLE, AngeliaError
+from strata_angelia.ports import TOO_LARGE, UNAVAILABLE, AngeliaError
 from strata_broker.app import BrokerApp
 from strata_broker.base.receive_config import ReceiveSection
 from strata_broker.receives.deliver import Given
@@ -144,6 +144,18 @@ async def test_a_take_back_leaves_what_the_receive_got_at_the_same_raft_group(
     handle = got.system_properties.receipt_handle
     (entry,) = (await client.ack("orders", "g", handle)).entries
     assert entry.status.code == definition_pb2.OK
+
+
+async def test_what_a_pop_took_whose_answer_cannot_be_sent_is_asked_for_and_released(
+    client: Client, storage: FakeStorage
+) -> None:
+    """The receive fails; its leases would end with their holder only."""
+    storage.trouble["Pop"].append(AngeliaError(TOO_LARGE, "an answer of 70 MiB"))
+    call = client.begin_receive("orders", "g", auto_renew=True)
+    assert received(await call.answer)[0].code == definition_pb2.PAYLOAD_TOO_LARGE
+    await until(lambda: any(pop.taken_only for pop in pops(storage)))
+    first, asked = pops(storage)
+    assert (asked.repeated, asked.attempt) == (True, first.attempt)
 
 
 class Releases:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,8 @@ class Scene:
 
     def __init__(self) -> None:
         self.clock = SystemClock()
-        quiet = new_quiet(FakeLeaders())
+        self.leaders = FakeLeaders()
+        quiet = new_quiet(self.leaders)
         self.room = WaitingRoom(
             quiet, ReceiveSection(), clock=self.clock, metrics=Metrics.disabled()
         )
@@ -174,3 +176,29 @@ async def test_a_line_that_fails_keeps_no_news_from_the_others(scene: Scene) -> 
         loop.set_exception_handler(None)
     assert scene.asked == dict.fromkeys(range(LINES), 1)
     assert heard == ["odd topic"] * 2
+
+
+class CountedLines(dict[tuple[int, int], dict[LineKey, Line]]):
+    """Lines; it counts how often all of them are gone through."""
+
+    passes = 0
+
+    def values(self) -> Any:
+        self.passes += 1
+        return super().values()
+
+
+async def test_many_raft_groups_of_a_node_cost_one_pass_over_the_lines(scene: Scene) -> None:
+    """A node that comes back says in one report that it leads a thousand raft groups."""
+    counted = CountedLines(scene.room._lines)
+    scene.room._lines = counted
+    leaders = scene.leaders
+    for raft_group in range(1_000):
+        leaders.elect(raft_group, "other")
+    assert counted.passes == 1
+    assert sum(await scene.steps()) == LINES
+    for _ in range(2):
+        leaders.elect(1, "third")
+    assert counted.passes == 2
+    assert sum(await scene.steps()) == LINES
+    assert set(scene.asked.values()) == {max(scene.asked.values())}

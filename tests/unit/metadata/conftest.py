@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -18,6 +18,7 @@ from strata_metadata import (
 )
 from strata_metadata.rows import ROW_FORMAT
 from strata_runtime.metrics import Metrics
+from strata_testing.leaping_loop import LeapingLoop
 from strata_testing.metadata_store import MemoryMetadataStore
 
 WATCH = WatchOptions(recent_changes=4, response_changes=2, keepalive_ms=20)
@@ -27,6 +28,11 @@ def topic(name: str, topic_id: int = 1, retention_ms: int = 1_000) -> meta_pb2.C
     return meta_pb2.Change(
         topic=meta_pb2.Topic(name=name, topic_id=topic_id, retention_ms=retention_ms)
     )
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Clients time out after some ms: no source is too slow because the machine is."""
+    return {"leaping": LeapingLoop}
 
 
 class Source:

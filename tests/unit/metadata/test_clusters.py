@@ -24,9 +24,9 @@ from strata_metadata.options import (
 from strata_metadata.presence import NodePresence
 from strata_metadata.servicer import META_SERVICE, CachedMetaServicer
 from strata_metadata.view import ClusterView
-from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_testing import until
+from strata_testing.leaping_loop import LoopClock
 from strata_testing.metadata_store import MemoryMetadataStore
 
 NODE = meta_pb2.Node(node_id="storage-1", kind=meta_pb2.NODE_KIND_STORAGE, boot_id=1)
@@ -88,7 +88,7 @@ class World:
             MetadataSources(endpoints, self.network.channel),
             sink,
             options=options,
-            clock=SystemClock(),
+            clock=LoopClock(),
             random=lambda: 0.0,
             metrics=Metrics.disabled(),
             cluster=own,

@@ -22,10 +22,10 @@ from strata_metadata import (
     WatchOptions,
 )
 from strata_metadata.follower import MetadataSink, MetadataSources
-from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_state.metadata import MetadataStoreError, Row
 from strata_testing import until
+from strata_testing.leaping_loop import LoopClock
 from strata_testing.metadata_store import MemoryMetadataStore
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ async def following(
         MetadataSources(endpoints, network.channel, lambda: fallbacks),
         sink,
         options=options,
-        clock=SystemClock(),
+        clock=LoopClock(),
         random=lambda: 0.0,
         metrics=Metrics.disabled(),
     )

@@ -26,11 +26,11 @@ from strata_metadata import (
 )
 from strata_metadata.follower import MetadataSources
 from strata_metadata.watch import WatchHub
-from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_state.metadata import MetadataStoreError
 from strata_state.metadata_keys import APPLIED_KEY, INSTALLING_KEY
 from strata_testing import until
+from strata_testing.leaping_loop import LoopClock
 from strata_testing.metadata_store import MemoryMetadataStore
 from tests.unit.metadata.conftest import Source, topic
 
@@ -140,7 +140,7 @@ async def test_a_follower_asks_for_a_snapshot_that_broke_off_from_its_start() ->
         MetadataSources([source.endpoint], network.channel),
         cache,
         options=MetadataFollowerOptions(first_retry_ms=1, max_retry_ms=2),
-        clock=SystemClock(),
+        clock=LoopClock(),
         random=lambda: 0.0,
         metrics=Metrics.disabled(),
         known=cache.known,

@@ -102,6 +102,17 @@ async def test_a_forgotten_broker_registers_again(
         await until(lambda: sources[0].calls.count("register") >= 2)
 
 
+async def test_a_broker_that_stays_unknown_registers_with_pauses(
+    network: InprocNetwork, sources: list[Source]
+) -> None:
+    """Its registrations are written, but no heartbeat finds it: each round waits for its turn."""
+    sources[0].status = meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_NOT_FOUND)
+    async with running(presence_of(meta_pb2.NODE_KIND_BROKER, network, sources)):
+        await asyncio.sleep(5.5 * OPTIONS.retry_ms / 1_000)
+
+    assert sources[0].calls == ["register", "full"] * 6
+
+
 async def test_a_row_that_an_older_leader_wrote_is_written_again(
     presence: NodePresence, sources: list[Source]
 ) -> None:

@@ -23,8 +23,18 @@ from strata_raft.membership import decode_configuration
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_sim.memory_commit_log import MemoryCommitLog
+from strata_testing.leaping_loop import LeapingLoop
 
 Result = TypeVar("Result")
+
+
+def pytest_asyncio_loop_factories(
+    item: pytest.Item,
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """No wait for room on a disk ends before all else is done, and none takes real time."""
+    # Real threads, which the loop would not wait for.
+    is_threaded = item.path.name == "test_writer.py"
+    return {"real": asyncio.SelectorEventLoop} if is_threaded else {"leaping": LeapingLoop}
 
 
 class RecordingMachine:

@@ -268,7 +268,7 @@ async def test_disk_marks_decide_who_leads_and_what_is_taken(cluster: Cluster) -
 
 async def test_a_full_disk_does_not_campaign(cluster: Cluster) -> None:
     """A follower that cannot store a vote of its own waits until there is room."""
-    options = MultiRaftOptions(tick_ms=1000, disk_full_retry_ms=500)
+    options = MultiRaftOptions(tick_ms=1000, disk_full_retry_ms=600_000)
     await cluster.nodes[3].multiraft.stop()
     log = cluster.nodes[3].log.crashed()
     await cluster.boot(3, machine=cluster.machines[3], log=log, options=options)

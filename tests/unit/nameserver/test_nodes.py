@@ -9,8 +9,11 @@ import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
+from strata_metadata.rows import change_to
 from strata_mq.slots import SLOT_COUNT, slot_runs
 from strata_nameserver.base.config import NameserverConfig
+from strata_nameserver.state import removed_nodes
+from strata_nameserver.state.removed_nodes import RemovedNodes
 
 if TYPE_CHECKING:
     from tests.unit.nameserver.conftest import MakeNameserver, Nameserver
@@ -309,3 +312,77 @@ async def test_a_new_leader_has_heard_nobody_yet(nameserver: Nameserver) -> None
     assert boot_of(again) == 1
     await again.metadata.register_node(process(2, 2_000))
     assert boot_of(again) == 2
+
+
+@pytest.mark.parametrize("is_leader_new", [False, True])
+async def test_a_late_request_of_a_removed_process_makes_no_row(
+    nameserver: Nameserver, is_leader_new: bool
+) -> None:
+    """The node would stand among the others as one that is down; a restart of it is welcome."""
+    metadata = nameserver.metadata
+    await metadata.register_node(process(7, 1_000))
+    await metadata.remove_node("a", force=True)
+    if is_leader_new:
+        nameserver.machine.on_follower(2, 2)
+        nameserver.machine.on_leader(3)
+    with pytest.raises(MetaRefused, match="was removed: start it again to join") as refused:
+        await metadata.register_node(process(7, 1_000))
+    assert refused.value.outcome == meta_pb2.META_OUTCOME_CONFLICT
+    assert "a" not in nameserver.machine.speculative.topology.nodes
+    await metadata.register_node(process(8, 2_000))
+    assert boot_of(nameserver) == 8
+
+
+async def test_a_follower_knows_what_its_leader_removed(nameserver: Nameserver) -> None:
+    """It may lead when the late request arrives."""
+    row = storage("a", 7)
+    nameserver.machine.speculative.applied(1, (change_to(row), change_to(row, deleted=True)))
+    with pytest.raises(MetaRefused, match="was removed"):
+        await nameserver.metadata.register_node(row)
+
+
+def started_broker(boot_id: int) -> meta_pb2.Node:
+    """A broker as one of its processes registers."""
+    node = broker("b")
+    node.boot_id = boot_id
+    return node
+
+
+async def test_a_broker_that_was_removed_registers_again(nameserver: Nameserver) -> None:
+    """Nameservers forget silent brokers, so a broker comes back by itself."""
+    await nameserver.metadata.register_node(started_broker(3))
+    await nameserver.metadata.remove_node("b", force=True)
+    await nameserver.metadata.register_node(started_broker(3))
+    assert "b" in nameserver.machine.speculative.topology.nodes
+
+
+async def test_a_late_request_of_a_broker_that_left_makes_no_row(nameserver: Nameserver) -> None:
+    """Its process has ended; the next one of it may come."""
+    metadata, nodes = nameserver.metadata, nameserver.machine.speculative.topology.nodes
+    await metadata.register_node(started_broker(3))
+    await metadata.remove_node("b", force=True, boot_id=3)
+    with pytest.raises(MetaRefused, match="was removed: start it again to join"):
+        await metadata.register_node(started_broker(3))
+    assert "b" not in nodes
+    await metadata.register_node(started_broker(4))
+    assert "b" in nodes
+
+
+async def test_a_broker_that_left_late_does_not_take_the_next_process_off(
+    nameserver: Nameserver,
+) -> None:
+    """It tries again in the background while no nameserver leads."""
+    await nameserver.metadata.register_node(started_broker(4))
+    with pytest.raises(MetaRefused, match="another process of node b is registered") as refused:
+        await nameserver.metadata.remove_node("b", force=True, boot_id=3)
+    assert refused.value.outcome == meta_pb2.META_OUTCOME_NOT_FOUND
+    assert "b" in nameserver.machine.speculative.topology.nodes
+
+
+def test_removed_nodes_are_remembered_in_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest are forgotten first."""
+    monkeypatch.setattr(removed_nodes, "_MOST", 2)
+    removed = RemovedNodes()
+    for number in range(3):
+        removed.take(change_to(storage(f"n{number}", number + 1), deleted=True))
+    assert [number for number in range(3) if storage(f"n{number}", number + 1) in removed] == [1, 2]

@@ -332,11 +332,16 @@ async def test_a_damaged_or_older_model_is_refused(loaded: Loaded) -> None:
     """A model that cannot be read never comes into use, nor does an earlier version."""
     placement = loaded.nameserver.metadata.placement
     whole_day = '{"format": 1, "slot_ms": 86400000, "raft_groups": {"1": [%s]}}'
-    days = [whole_day % load for load in ("NaN", "Infinity", "1e999")]
+    days = [whole_day % load for load in ("NaN", "Infinity", "1e999", "1" + "0" * 400)]
+    days += [whole_day % ("[" * 100_000), whole_day.replace("%s]", '1e308], "2": [1e308]')]
+    days += [whole_day.replace("86400000", "1e999") % 1]
     cut = '{"format": 1, "slot_ms": 7, "raft_groups": {}}'
     for damaged in ("", "{}", '{"format": 2}', cut, *days):
         with pytest.raises(MetaRefused, match="model 1"):
             await placement.set_model(meta_pb2.PlacementModel(version=1, table=damaged))
+    large = meta_pb2.PlacementModel(version=1, table="x" * (256 * 1024 + 1))
+    with pytest.raises(MetaRefused, match="262145 bytes"):
+        await placement.set_model(large)
     await placement.set_model(meta_pb2.PlacementModel(version=3, table=table(g1=1.0)))
     with pytest.raises(MetaRefused, match="2 is older"):
         await placement.set_model(meta_pb2.PlacementModel(version=2, table=table(g1=1.0)))

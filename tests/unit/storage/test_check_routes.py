@@ -10,7 +10,7 @@ import pytest
 from strata_runtime.stalls import OwnStalls
 from strata_storage.base.errors import Refused
 from strata_storage.base.watchers import TransactionCheck, WatcherOptions, Watchers, WatchUpdate
-from strata_storage.leading.pending.check_routes import CheckRoutes
+from strata_storage.leading.pending.check_routes import CheckRoutes, SentCheck
 
 TOPIC, OTHER_TOPIC = 7, 8
 
@@ -83,14 +83,31 @@ async def test_a_check_goes_to_a_broker_that_has_room() -> None:
     streams = await watching(watchers, 1, 2)
     for boot_id in (1, 2):
         routes.reported(boot_id, [TOPIC], 0.0)
-    assert [routes.send(check(), TOPIC, 0.0) for _ in range(3)] == [True, True, False]
+    sent = [routes.send(check(), TOPIC, 0.0) for _ in range(3)]
+    assert sent == [SentCheck.COUNTS, SentCheck.COUNTS, SentCheck.NOT]
     assert watchers.checks_waiting == 2
     for stream in streams:
         update = await anext(stream)
         assert update.led_groups is None
         assert list(update.checks) == [check()]
-    assert routes.send(check(), TOPIC, 0.0)
+    assert routes.send(check(), TOPIC, 0.0) is SentCheck.COUNTS
     await close(streams)
+
+
+async def test_what_becomes_of_a_check_is_reported_by_brokers_that_said_so() -> None:
+    """One of an earlier version reports nothing; its check counts when it is sent."""
+    watchers = Watchers()
+    routes = CheckRoutes(watchers, 15, OwnStalls(0.1))
+    (earlier,) = await watching(watchers, 1)
+    routes.reported(1, [TOPIC], 0.0)
+    assert routes.send(check(), TOPIC, 0.0) is SentCheck.COUNTS
+    assert not (await anext(earlier)).wants_reports
+    await close([earlier])
+    reporting = watchers.updates(1, reports=True)
+    await anext(reporting)
+    assert routes.send(check(), TOPIC, 0.0) is SentCheck.TO_BE_REPORTED
+    assert (await anext(reporting)).wants_reports
+    await close([reporting])
 
 
 async def test_the_bytes_of_waiting_checks_are_limited() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from strata_mq.layout.rows import AppliedRow
 from strata_seglog.frames import FrameKind, checkpoint_part
+from strata_storage.upkeep import checkpoint
 from strata_storage.upkeep.checkpoint import CheckpointError, decode_checkpoint, encode_checkpoint
 
 APPLIED = AppliedRow(42, 3, 1_000)
@@ -41,3 +42,17 @@ def test_a_part_that_does_not_add_up_is_refused(cut: int) -> None:
     for damaged in (payload[:-cut], payload + b"x" * cut):
         with pytest.raises(CheckpointError):
             list(decode_checkpoint(damaged))
+
+
+def test_parts_of_very_many_rows_are_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their numbers have two bytes: tables may have more rows than parts of 1 MiB can hold."""
+    monkeypatch.setattr(checkpoint, "_LARGE_FROM", 2)
+    monkeypatch.setattr(checkpoint, "_PARTS_MAX", 4)
+    rows = [(b"%08d" % number, b"v" * 1_000) for number in range(7_500)]
+    frames = list(encode_checkpoint(rows, 1, 101, APPLIED))
+    assert [checkpoint_part(frame.payload) for frame in frames] == [
+        *((0, False), (1, False), (2, False), (3, True))
+    ]
+    assert [row for f in frames for row in decode_checkpoint(b"".join(f.payload))] == rows
+    with pytest.raises(CheckpointError):
+        list(encode_checkpoint(rows * 2, 1, 101, APPLIED))

@@ -284,6 +284,24 @@ async def test_a_message_that_did_not_arrive_is_delivered_here() -> None:
     assert leader.next_offsets() == {2: 1}
 
 
+@pytest.mark.parametrize("arrived", [False, True])
+async def test_the_next_leader_does_not_know_where_a_message_was_sent(arrived: bool) -> None:
+    """The gap that docs/adr/0032 names: its queue is back, so it is delivered here, too."""
+    elsewhere = Elsewhere()
+    leader = LeaderUnderTest(PendingOptions(turn_interval_ms=0, retry_ms=1_000), elsewhere)
+    async with running(leader):
+        name = await put_to_the_test(leader, elsewhere, arrives=arrived)
+        leader.lose()
+    leader.lead()
+    async with running(leader):
+        elsewhere.is_sealed, elsewhere.owners = True, {}
+        await let_pass(leader, 1)
+        leader.commit()
+        assert leader.next_offsets() == {2: 1}
+        assert isinstance(leader.resolver.find(name), Ended)
+    assert elsewhere.stored == ([b"later"] if arrived else [])
+
+
 async def test_where_a_message_of_a_dropped_topic_was_sent_is_forgotten() -> None:
     """Nothing decides about it any more."""
     elsewhere = Elsewhere()

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
 from strata_mq.layout.batch import PartKind
+from strata_mq.layout.pending_rows import PendingKey, pending_key
 from strata_storage.base.config import EngineOptions
 from strata_storage.reads.listing import PendingList, PendingQuery
 from strata_storage.reads.reader import MessageReader
-from tests.unit.storage.waiting_leader import TOPIC_ID, LeaderUnderTest, run_here, start
+from tests.unit.storage.waiting_leader import (
+    GROUP,
+    TOPIC_ID,
+    LeaderUnderTest,
+    run_here,
+    running,
+    start,
+    turns,
+)
 
 OTHER_TOPIC_ID = 8
 
@@ -83,3 +94,32 @@ async def test_one_message_is_found_by_its_name(leader: LeaderUnderTest) -> None
     leader.commit()
     await rollback
     assert not (await pending.one(PendingQuery(), half)).messages
+
+
+async def test_a_list_begins_where_something_waits(leader: LeaderUnderTest) -> None:
+    """Tombstones of messages that were delivered lie before it and cost as much as rows."""
+    bound = leader.machine.pending_bound
+    for number in range(1_000):
+        leader.wait_for(b"%d" % number, -number - 1)
+    async with running(leader):
+        for _ in range(3):
+            await turns()
+            leader.commit()
+    assert leader.machine.pending_bound > bound
+    begins: list[bytes] = []
+    scan = leader.store.scan
+
+    def recorded(begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        begins.append(begin)
+        return scan(begin, end)
+
+    pending = list_of(leader)
+    with patch.object(leader.store, "scan", recorded):
+        page = await pending.page(PendingQuery())
+        early = PendingKey(1, 1, 0)
+        assert await pending.page(PendingQuery(after=early)) == page
+        last = page.messages[-1].key
+        assert (await pending.page(PendingQuery(after=last))).messages == []
+    first, later = pending_key(GROUP, leader.machine.pending_bound), last.following()
+    assert begins == [first, first, pending_key(GROUP, later)]
+    assert len(page.messages) == 5

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from unittest.mock import patch
 
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.layout.batch import PartKind
+from strata_mq.layout.rows import HeadRow, RowKind, kind_prefix
 from strata_mq.leases.queue_leases import Columns, TakeRequest
+from strata_state.memory_store import MemoryStore
+from strata_state.rows import GroupRows, HeadRows
 from strata_storage.base.errors import Refused
 from strata_storage.leading.pending.resolver import End, Place, Waiting
-from tests.unit.storage.waiting_leader import TOPIC_ID, LeaderUnderTest, id_of, start, turns
+from strata_storage.leading.pops.known_consumers import KnownConsumers
+from tests.unit.storage.waiting_leader import (
+    GROUP,
+    TOPIC_ID,
+    LeaderUnderTest,
+    id_of,
+    start,
+    turns,
+)
 
 QUEUE, CONSUMER_GROUP_ID = 1, 5
 
@@ -182,3 +195,75 @@ async def test_a_recall_of_a_message_that_was_brought_elsewhere_takes_back_no_ot
         with pytest.raises(Refused):
             await recall
     assert leader.machine.consume_queues.covering(TOPIC_ID, 0, 0) is not None
+
+
+async def test_recalls_of_a_topic_look_for_its_consumers_once(leader: LeaderUnderTest) -> None:
+    """Not at the heads of all consumer groups each time; those that come meanwhile are known."""
+    rows = leader.machine.rows.heads
+    batch = leader.store.new_batch()
+    for consumer_group_id in range(100, 300):
+        rows.put(batch, (consumer_group_id, TOPIC_ID + 1, QUEUE), HeadRow(5, 0))
+    for consumer_group_id in (50, 51):
+        rows.put(batch, (consumer_group_id, TOPIC_ID, QUEUE), HeadRow(consumer_group_id - 50, 0))
+    leader.store.write(batch)
+    scan, seen = leader.store.scan, [0]
+
+    def counted(begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for row in scan(begin, end):
+            seen[0] += begin.startswith(kind_prefix(GROUP, RowKind.HEAD))
+            yield row
+
+    with patch.object(leader.store, "scan", counted):
+        # A group whose head is behind it has been given it.
+        assert await recalled(leader, 0, b"first") == pb.OUTCOME_INVALID_HANDLE
+        assert seen[0] > 0
+        seen[0] = 0
+        assert await recalled(leader, 2, b"third") == pb.OUTCOME_OK
+        take(leader, 2)
+        assert await recalled(leader, 1, b"second") == pb.OUTCOME_INVALID_HANDLE
+        leader.commit()
+        # Its set may have left memory since.
+        leader.sets._sets.remove((CONSUMER_GROUP_ID, TOPIC_ID, QUEUE))
+        assert await recalled(leader, 1, b"second") == pb.OUTCOME_INVALID_HANDLE
+        assert seen[0] == 0
+    assert held(leader) == [0, 1]
+
+
+async def test_a_recall_reads_no_leases(leader: LeaderUnderTest) -> None:
+    """The head of a consumer group says whether it was given a message."""
+    take(leader, 1)
+    leader.commit()
+    leader.sets._sets.remove((CONSUMER_GROUP_ID, TOPIC_ID, QUEUE))
+    before = leader.sets.rows_read
+    assert await recalled(leader, 0, b"first") == pb.OUTCOME_INVALID_HANDLE
+    assert await recalled(leader, 1, b"second") == pb.OUTCOME_OK
+    assert (leader.sets.rows_read, len(leader.sets)) == (before, 0)
+
+
+def test_consumers_of_few_topics_are_remembered() -> None:
+    """Those asked for last; a topic with more than all may have is read each time."""
+    store = MemoryStore()
+    rows = GroupRows(store, GROUP).heads
+    batch = store.new_batch()
+    for topic_id, count in ((1, 2), (2, 2), (3, 9)):
+        for consumer_group_id in range(count):
+            rows.put(batch, (consumer_group_id, topic_id, 0), HeadRow(0, 0))
+    store.write(batch)
+    consumers = KnownConsumers(rows, lambda _: (), max_keys=6)
+    read: list[int] = []
+    of_topic = HeadRows.of_topic
+
+    def noted(self: HeadRows, topic_id: int) -> list[tuple[int, int, int]]:
+        read.append(topic_id)
+        return of_topic(self, topic_id)
+
+    with patch.object(HeadRows, "of_topic", noted):
+        for topic_id in (1, 2, 1, 3, 3, 2, 1):
+            found = consumers.of_queue(topic_id, 0)
+            assert len(found) == {1: 2, 2: 2, 3: 9}[topic_id]
+        assert read == [1, 2, 3, 3]
+        # It makes the one that was not asked for longest go.
+        consumers.added((7, 1, 0))
+        assert set(consumers.of_queue(1, 0)) == {(0, 1, 0), (1, 1, 0), (7, 1, 0)}
+        consumers.of_queue(2, 0)
+        assert read == [1, 2, 3, 3, 2]

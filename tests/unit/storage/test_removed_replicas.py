@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from strata_storage.base import removed_replicas
 from strata_storage.base.removed_replicas import (
     AsideOptions,
     RemovedReplica,
@@ -262,3 +263,25 @@ def test_what_is_put_aside_is_durable(folder: Folder, monkeypatch: pytest.Monkey
     synced = note_syncs(monkeypatch)
     folder.aside.put(replica(17), [folder.segment("a.log")])
     assert synced == ["log", "replica.json.new", "17.new", "removed"]
+
+
+def test_a_replica_that_is_being_put_aside_is_no_leftover(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look for what is too old, in another thread, deletes leftovers of a crash only."""
+    leftover = folder.aside.folder / "16.new"
+    leftover.mkdir(parents=True)
+    name = folder.segment("a.log")
+    write_note, looks = removed_replicas._write_note, [0]
+
+    def look_meanwhile(path: Path, note: RemovedReplica) -> None:
+        folder.aside.clean(0, disk_is_low=True)
+        looks[0] += 1
+        write_note(path, note)
+
+    monkeypatch.setattr(removed_replicas, "_write_note", look_meanwhile)
+    folder.aside.put(replica(17), [name])
+    assert looks == [1]
+    assert not leftover.exists()
+    assert (folder.aside.log_of(17) / name).read_bytes() == (folder.log / name).read_bytes()
+    assert folder.ids() == [17]

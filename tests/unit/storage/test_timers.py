@@ -348,10 +348,12 @@ async def test_lateness_is_recorded_for_delayed_messages_only() -> None:
 class Producer:
     """A broker that holds a producer: its watch stream."""
 
-    def __init__(self, leader: LeaderUnderTest, boot_id: int = 1) -> None:
+    def __init__(
+        self, leader: LeaderUnderTest, boot_id: int = 1, *, reports_checks: bool = False
+    ) -> None:
         self._leader = leader
         self.boot_id = boot_id
-        self.updates = leader.watchers.updates(boot_id)
+        self.updates = leader.watchers.updates(boot_id, reports=reports_checks)
 
     async def connect(self, *topic_ids: int) -> Producer:
         await anext(self.updates)

@@ -16,6 +16,7 @@ from strata_storage.leading.pending.resolver import Waiting
 from strata_storage.reads.reader import MessageReader
 from tests.unit.storage.test_timers import Producer
 from tests.unit.storage.waiting_leader import (
+    DEAD_LETTER_TOPIC_ID,
     QUICK,
     TOPIC_ID,
     LeaderUnderTest,
@@ -151,3 +152,96 @@ async def test_who_may_find_the_producer_is_asked_beside_who_knows_another_one()
         *((1, False, 1), (1, False, 2), (2, False, 2)),
         *((1, False, 3), (2, False, 3)),
     ]
+
+
+async def test_a_check_counts_once_a_producer_was_given_it() -> None:
+    """A broker that drops it (no producer, no room, it stops) reports nothing: nobody was asked."""
+    leader = LeaderUnderTest(PendingOptions(turn_interval_ms=0, max_transaction_checks=2))
+    producer = await Producer(leader, reports_checks=True).connect(TOPIC_ID)
+    got = []
+    async with running(leader):
+        half = leader.half()
+        for is_given in (False, False, False, True, True, False):
+            await check_once(leader)
+            got += await producer.take()
+            producer.report(TOPIC_ID)
+            number, exhausted, _ = got[-1]
+            if is_given:
+                # A report may come twice, or late.
+                for told in (number, number, number - 1):
+                    leader.transactions.given(half, told)
+                leader.commit()
+                await turns()
+            assert checks_of(leader, half) == number - (not is_given and not exhausted)
+    assert [each[:2] for each in got] == [
+        *((1, False), (1, False), (1, False), (1, False)),
+        *((2, False), (2, True)),
+    ]
+
+
+async def test_a_guess_counts_if_a_producer_was_given_it() -> None:
+    """A broker that knows no topic of its producers found one of the half's group."""
+    leader = LeaderUnderTest(QUICK)
+    may_find = await Producer(leader, reports_checks=True).connect()
+    async with running(leader):
+        half = leader.half()
+        may_find.report(guesses=True)
+        await check_once(leader)
+        ((number, exhausted, _),) = await may_find.take()
+        assert (number, exhausted, checks_of(leader, half)) == (1, False, 0)
+        leader.transactions.given(half, number)
+        leader.commit()
+        await turns()
+        assert checks_of(leader, half) == 1
+
+
+async def test_a_report_about_a_half_that_ended_changes_nothing() -> None:
+    """The producer was quicker than the report; a delayed message is none of its business."""
+    leader = LeaderUnderTest(QUICK)
+    async with running(leader):
+        delayed, half = leader.wait_for(b"later", 60_000), leader.half()
+        commit = await start(leader.transactions.commit(half, TOPIC_ID))
+        leader.commit()
+        await commit
+        for name in (half, delayed, half._replace(ordinal=9)):
+            leader.transactions.given(name, 1)
+        await turns()
+        assert proposed(leader) == []
+
+
+async def test_a_half_without_a_producer_is_given_up_when_it_is_too_old() -> None:
+    """It would keep the log forever; a younger one stays, whatever the wall clock does."""
+    options = PendingOptions(turn_interval_ms=0, max_transaction_age_ms=10 * INTERVAL_S * 1_000)
+    leader = LeaderUnderTest(options)
+    broker = await Producer(leader).connect()
+    async with running(leader):
+        half = leader.half()
+        for _ in range(9):
+            await check_once(leader)
+            broker.report()
+            assert await broker.take() == []
+        leader.clock.wall_offset_ms += 1_000_000_000
+        leader.timers.wake()
+        await turns()
+        assert await broker.take() == []
+        await check_once(leader)
+        assert await broker.take() == [(0, True, b"half")]
+        assert checks_of(leader, half) == 0
+        gone = await start(leader.transactions.give_up(half, TOPIC_ID, DEAD_LETTER_TOPIC_ID))
+        leader.commit()
+        assert (await gone).topic_id == DEAD_LETTER_TOPIC_ID
+    checks = leader.metrics.counter("strata_storage_transaction_checks_total")
+    assert checks.value({"result": "too_old"}) == 1
+
+
+async def test_an_old_half_that_was_committed_is_delivered() -> None:
+    """Only what nobody decided is given up."""
+    options = PendingOptions(turn_interval_ms=0, max_transaction_age_ms=1_000)
+    leader = LeaderUnderTest(options)
+    async with running(leader):
+        half = leader.half()
+        leader.clock.now_s += 100
+        commit = await start(leader.transactions.commit(half, TOPIC_ID))
+        leader.commit()
+        assert (await commit).topic_id == TOPIC_ID
+    assert leader.next_offsets() == {0: 1}

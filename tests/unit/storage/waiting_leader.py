@@ -114,7 +114,8 @@ class LeaderUnderTest:
         self.log = MemoryLog()
         self.index = 0
         store = self.store = MemoryStore()
-        engine_options = EngineOptions(pending=options or PendingOptions())
+        self._options = EngineOptions(pending=options or PendingOptions())
+        self._forwarder = forwarder
         self.machine = GroupMachine(
             store,
             GROUP,
@@ -129,9 +130,15 @@ class LeaderUnderTest:
         self.metrics = Metrics()
         self.metrics.declare(METRICS)
         self.watchers = Watchers()
+        self.became: list[PendingKey] = []
+        self.lead()
+        self.machine.listener = self
+
+    def lead(self) -> None:
+        """Begin a term; what an earlier one had in memory is gone."""
         self.routes = CheckRoutes(self.watchers, 100, OwnStalls(0.1))
         self.proposer = Proposer(self.replica, self.clock, NOW_MS)
-        self.appender = GroupAppender(self.machine, self.proposer, engine_options)
+        self.appender = GroupAppender(self.machine, self.proposer, self._options)
         self.waiters = Waiters(10, 1_000)
         self.sets = LeaseSets(self.machine, self.proposer, 10)
         self.pending = Pending(
@@ -144,15 +151,15 @@ class LeaderUnderTest:
                 PayloadReader(self.log, 1, run_here),
             ),
             clock=self.clock,
-            options=engine_options.pending,
-            ports=PendingPorts(self.routes, forwarder, run_here, PendingInstruments(self.metrics)),
+            options=self._options.pending,
+            ports=PendingPorts(
+                self.routes, self._forwarder, run_here, PendingInstruments(self.metrics)
+            ),
         )
         self.resolver = self.pending.resolver
         self.transactions = self.pending.transactions
         self.recalls = self.pending.recalls
         self.timers = self.pending.timers
-        self.machine.listener = self
-        self.became: list[PendingKey] = []
 
     # AppliedListener
 

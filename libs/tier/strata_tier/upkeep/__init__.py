@@ -3,6 +3,7 @@
 from strata_tier.upkeep.audit import AuditOptions, AuditReport, verify, verify_object
 from strata_tier.upkeep.bucket import (
     manifests_in,
+    manifests_of,
     metadata_keys,
     newest_manifest,
     newest_metadata,
@@ -26,6 +27,7 @@ __all__ = [
     "inspect",
     "inspect_object",
     "manifests_in",
+    "manifests_of",
     "metadata_keys",
     "newest_manifest",
     "newest_metadata",

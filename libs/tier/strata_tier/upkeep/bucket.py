@@ -87,10 +87,21 @@ async def one_home(store: ObjectStore, wanted: str = "") -> str:
     raise TierError(f"{store.name} holds several clusters, name one: {', '.join(homes)}")
 
 
+async def manifests_of(store: ObjectStore, home: str, raft_group: int) -> list[ManifestName]:
+    """Return the names of a raft group's manifests, the newest last; lists only those."""
+    return (await _manifests_under(store, home, raft_group)).get(raft_group, [])
+
+
 async def manifests_in(store: ObjectStore, home: str) -> dict[int, list[ManifestName]]:
     """Return the names of all manifests by raft group, the newest last."""
+    return await _manifests_under(store, home, None)
+
+
+async def _manifests_under(
+    store: ObjectStore, home: str, raft_group: int | None
+) -> dict[int, list[ManifestName]]:
     names: dict[int, list[ManifestName]] = {}
-    async for info in objects_under(store, manifest_prefix(home)):
+    async for info in objects_under(store, manifest_prefix(home, raft_group)):
         name = parse_manifest_key(home, info.key)
         if name is not None:
             names.setdefault(name.raft_group, []).append(name)

@@ -2,7 +2,7 @@
 
 A refusal has the form of its service: RocketMQ's services answer with a Status, the others end the
 call with UNAUTHENTICATED or PERMISSION_DENIED and one line. A stream is checked again before it
-sends anything after the users or policies changed.
+sends or takes anything after the users or policies changed.
 """
 
 from __future__ import annotations
@@ -159,7 +159,8 @@ class GuardedMethods:
                 async with aclosing(responses):  # type: ignore[type-var]
                     async for response in responses:
                         watch.check_again()
-                        yield response
+                        if self._may_be_told(watch, response, info):
+                            yield response
                 if watch.refused is not None:
                     raise watch.refused
             except AccessRefused as refused:
@@ -179,10 +180,20 @@ class GuardedMethods:
                 needs = self._needs(watch.ruled, request, info)
                 if needs.rights:
                     watch.check(needs)
+                else:
+                    # It says nothing new of what the caller needs.
+                    watch.check_again()
             except AccessRefused as refused:
                 watch.refused = refused
                 return
             yield request
+
+    def _may_be_told(self, watch: _Watch, data: bytes, info: CallInfo) -> bool:
+        tells = watch.ruled.rule.tells
+        if tells is None or watch.principal.is_admin:
+            return True
+        response = watch.ruled.response_type.FromString(data)
+        return tells(response, self._asked(info), watch.principal)
 
     def _watch(self, ruled: Ruled, info: CallInfo) -> _Watch:
         principal = self._authenticator.principal_of_call(info)
@@ -193,8 +204,10 @@ class GuardedMethods:
             request = parse(ruled.request_type, data)
         except DecodeError as error:
             raise CallError("INVALID_ARGUMENT", str(error)) from error
-        asked = Asked(operator_of(info.metadata), self._view, self._handles)
-        return ruled.rule.needs_of(request, asked)
+        return ruled.rule.needs_of(request, self._asked(info))
+
+    def _asked(self, info: CallInfo) -> Asked:
+        return Asked(operator_of(info.metadata), self._view, self._handles)
 
     def _refusal(
         self, refused: AccessRefused, ruled: Ruled, data: bytes, info: CallInfo

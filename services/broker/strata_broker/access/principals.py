@@ -27,6 +27,8 @@ Target = tuple[ResourceKind, Name]
 CLUSTER: Name = ("", "")
 
 _DERIVED_PREFIX = "%"
+# Callers choose names, of any length: a longer one names nothing, and is neither kept nor shown.
+_MOST_KEPT = 512
 # As RocketMQ writes them.
 _SHOWN_KINDS = {
     ResourceKind.TOPIC: "Topic",
@@ -111,6 +113,8 @@ class Principal:
         verdict = self._decisions.get(key)
         if verdict is None:
             verdict = self._decide(kind, name, action)
+            if _is_long(name):
+                return verdict
             if len(self._decisions) >= self._max_decisions:
                 self._decisions.clear()
             self._decisions[key] = verdict
@@ -125,7 +129,7 @@ class Principal:
             Code.FORBIDDEN,
             f"User:{self.user} has no permission to access {shown} from {self.address}, {detail}",
             reason=f"a policy denies {action}" if denied else f"no policy allows {action}",
-            resource=str(Resource(kind, *name)),
+            resource=str(Resource(kind, _cut(name[0]), _cut(name[1]))),
         )
 
     def _decide(self, kind: ResourceKind, name: Name, action: Action) -> Verdict:
@@ -212,17 +216,32 @@ def topic_target(name: Name) -> Target:
     return ResourceKind.TOPIC, name
 
 
-@lru_cache(maxsize=1024)
 def send_right(name: Name) -> tuple[ResourceKind, Name, Action]:
     """Return the right that a send to a topic takes.
 
     Consumers send to the topic of their retries: as RocketMQ's, they need the right to consume.
     """
+    return _send_right(name) if _is_long(name) else _short_send_right(name)
+
+
+def _send_right(name: Name) -> tuple[ResourceKind, Name, Action]:
     kind, target = topic_target(name)
     is_retry = name[1].startswith(RETRY_PREFIX)
     return kind, target, Action.SUB if is_retry else Action.PUB
 
 
+_short_send_right = lru_cache(maxsize=1024)(_send_right)
+
+
+def _is_long(name: Name) -> bool:
+    return len(name[0]) + len(name[1]) > _MOST_KEPT
+
+
+def _cut(name: str) -> str:
+    """Return a name as a text or the audit trail shows it."""
+    return name if len(name) <= _MOST_KEPT else f"{name[:_MOST_KEPT]}..."
+
+
 def _place(name: Name) -> str:
-    namespace, shown = name
+    namespace, shown = map(_cut, name)
     return f"{namespace}/{shown}" if namespace else shown

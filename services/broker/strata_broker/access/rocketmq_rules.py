@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
-from strata_broker.access.principals import Principal, send_right
+from strata_broker.access.principals import Principal, send_right, topic_target
 from strata_broker.access.rules import (
     Asked,
     Need,
@@ -20,6 +20,7 @@ from strata_broker.access.rules import (
 )
 from strata_broker.metadata.requests import Caller
 from strata_mq.access import Action, ResourceKind
+from strata_mq.requests import BadHandleError
 
 _QueueRequest = (
     service_pb2.PullMessageRequest | service_pb2.UpdateOffsetRequest | service_pb2.GetOffsetRequest
@@ -105,6 +106,28 @@ def _telemetry(request: service_pb2.TelemetryCommand, asked: Asked) -> Iterable[
         yield from settings_needs(request.settings, asked.caller)
 
 
+def _tells_producer(
+    command: service_pb2.TelemetryCommand, asked: Asked, principal: Principal
+) -> bool:
+    """Whether a producer may be asked about a transaction: the question shows the message.
+
+    It is asked about every topic that it ever wrote, whatever its settings say.
+    """
+    if command.WhichOneof("command") != "recover_orphaned_transaction_command":
+        return True
+    try:
+        handle = asked.handles.read_pending(
+            command.recover_orphaned_transaction_command.transaction_id
+        )
+    except BadHandleError:
+        # The keys changed since the question was made; storage has it asked again.
+        return False
+    topic = asked.view.topic_by_id(handle.topic_id)
+    if topic is None:
+        return False
+    return principal.may(*topic_target((topic.namespace, topic.name)), Action.PUB)
+
+
 MESSAGING_RULES: Rules = {
     "QueryRoute": Rule(_query_route),
     "Heartbeat": Rule(_group_if_named),
@@ -118,7 +141,7 @@ MESSAGING_RULES: Rules = {
     "GetOffset": Rule(_queue),
     "QueryOffset": Rule(_query_offset),
     "EndTransaction": Rule(_of_sender),
-    "Telemetry": Rule(_telemetry),
+    "Telemetry": Rule(_telemetry, tells=_tells_producer),
     # The servicer, which knows the clients, decides who may end another client.
     "NotifyClientTermination": Rule(_group_if_named),
     "ChangeInvisibleDuration": Rule(_lease),

@@ -50,6 +50,7 @@ class Asked(NamedTuple):
 
 Needs = Callable[[Any, Asked], Iterable[Need]]
 Hides = Callable[[Any, Principal], None]
+Tells = Callable[[Any, Asked, Principal], bool]
 
 
 class Needed(NamedTuple):
@@ -71,6 +72,7 @@ class Rule:
     Attributes:
         needs: reads the rights from a request.
         hides: takes out of a response what the caller may not see.
+        tells: whether the caller may see one response of a stream; the others go on.
         for_brokers: only other brokers of the cluster may call it.
         for_admins: only admins may call it; no policy gives this right.
         unless_of: reads the user from a request that it may make about itself, too.
@@ -78,6 +80,7 @@ class Rule:
 
     needs: Needs
     hides: Hides | None = None
+    tells: Tells | None = None
     for_brokers: bool = False
     for_admins: bool = False
     unless_of: Callable[[Any], str] | None = None

@@ -222,4 +222,6 @@ PEER_RULES: Rules = {
     "CountConnections": Rule(no_needs, for_brokers=True),
     "SyncLite": Rule(no_needs, for_brokers=True),
     "PushReply": Rule(no_needs, for_brokers=True),
+    "TellReset": Rule(no_needs, for_brokers=True),
+    "AwaitRevision": Rule(no_needs, for_brokers=True),
 }

@@ -2,13 +2,15 @@
 
 Wrong signatures are counted for an address and an access key, so that one misconfigured program
 does not lock out others behind the same address; the address as a whole may be wrong some times
-more often. Names come from callers, so the table is bounded, and forgets the oldest first.
+more often. The first 64 bits of an IPv6 address count as the address: one caller has all others.
+Names come from callers, so the table is bounded, and forgets the oldest first.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
+from strata_edge.addresses import network_of
 from strata_runtime.clock import Clock
 
 _ALL_KEYS = ""
@@ -41,6 +43,7 @@ class WrongSignatures:
         """Whether a signature is refused without a look at it."""
         if not self._counts:
             return False
+        address = network_of(address)
         return (
             self._count((address, access_key)) >= self._most
             or self._count((address, _ALL_KEYS)) >= self._most * ADDRESS_FACTOR
@@ -48,6 +51,7 @@ class WrongSignatures:
 
     def add(self, address: str, access_key: str) -> None:
         """Count a wrong signature."""
+        address = network_of(address)
         for key in ((address, access_key), (address, _ALL_KEYS)):
             count = self._count(key)
             if count:

@@ -25,10 +25,12 @@ MAX_TEXT = 500
 """Characters of a text in an event; the rest is cut off."""
 
 _BURST_S = 10.0
+# (event, outcome) -> line of the log
 _LINES = {
-    "changed": "cluster changed",
-    "refused": "call refused",
-    "signed in": "user signed in",
+    ("changed", "done"): "cluster changed",
+    ("changed", "unknown"): "cluster may have changed",
+    ("refused", "refused"): "call refused",
+    ("signed in", "done"): "user signed in",
 }
 
 
@@ -71,6 +73,15 @@ class AuditTrail(Protocol):
             request: what was asked, as text without secrets.
         """
 
+    def unclear_change(self, who: Audited, rpc: str, request: str) -> None:
+        """Record that a call may have changed the cluster: nobody knows how it ended.
+
+        Args:
+            who: the caller.
+            rpc: name of the call.
+            request: see `changed`.
+        """
+
     def refused(self, who: Audited, rpc: str, resource: str, reason: str) -> None:
         """Record that a call was refused: the caller is unknown, or may not do it.
 
@@ -91,6 +102,9 @@ class NoAudit:
     def changed(self, who: Audited, rpc: str, request: str) -> None:
         """See `AuditTrail`."""
 
+    def unclear_change(self, who: Audited, rpc: str, request: str) -> None:
+        """See `AuditTrail`."""
+
     def refused(self, who: Audited, rpc: str, resource: str, reason: str) -> None:
         """See `AuditTrail`."""
 
@@ -105,7 +119,7 @@ class LogSink:
         """See `AuditSink`."""
         more = {key: value for key, value in event.items() if key not in ("time_ms", "event")}
         # The logger of now: logging may have been configured again.
-        get_logger(AUDIT).info(_LINES[str(event["event"])], **more)
+        get_logger(AUDIT).info(_LINES[str(event["event"]), str(event["outcome"])], **more)
 
 
 class AuditSection(Section):
@@ -177,6 +191,10 @@ class AuditRecorder:
     def changed(self, who: Audited, rpc: str, request: str) -> None:
         """See `AuditTrail`."""
         self._tell("changed", "done", who, rpc=rpc, request=shortened(request))
+
+    def unclear_change(self, who: Audited, rpc: str, request: str) -> None:
+        """See `AuditTrail`."""
+        self._tell("changed", "unknown", who, rpc=rpc, request=shortened(request))
 
     def refused(self, who: Audited, rpc: str, resource: str, reason: str) -> None:
         """See `AuditTrail`."""

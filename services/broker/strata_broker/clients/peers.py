@@ -187,6 +187,27 @@ class BrokerPeers:
                     reason=answer.status.message,
                 )
 
+    async def tell_reset(self, request: peer_pb2.TellResetRequest) -> None:
+        """See `ResetPeers.tell_reset`."""
+        response_type, timeout_s = peer_pb2.TellResetResponse, self._timeout_s
+        await asyncio.gather(
+            *(
+                self._call(node.node_id, "TellReset", request, response_type, timeout_s)
+                for node in self._others()
+            )
+        )
+
+    async def await_revision(self, revision: int, timeout_s: float) -> None:
+        """See `RevisionPeers.await_revision`."""
+        request = peer_pb2.AwaitRevisionRequest(revision=revision)
+        response_type = peer_pb2.AwaitRevisionResponse
+        await asyncio.gather(
+            *(
+                self._call(node.node_id, "AwaitRevision", request, response_type, timeout_s)
+                for node in self._others()
+            )
+        )
+
     async def _ask_all(
         self, request: peer_pb2.ListClientsRequest
     ) -> list[tuple[str, peer_pb2.ListClientsResponse]]:

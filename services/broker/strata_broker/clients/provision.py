@@ -19,6 +19,7 @@ from strata_broker.metadata.creations import Creations
 from strata_broker.metadata.first_uses import FirstUses
 from strata_broker.metadata.metadata import MetadataView, Name, TopicRow
 from strata_broker.metadata.quotas import CONSUMER_GROUPS, TOPICS, Quotas
+from strata_broker.metadata.shown_revisions import ShownRevisions
 from strata_metadata.client import MetadataClient
 from strata_metadata.errors import MetaRefused
 from strata_mq.requests import (
@@ -52,6 +53,7 @@ class Provisioner:
         quotas: Quotas,
         *,
         first_uses: FirstUses,
+        shown: ShownRevisions,
         config: MetadataSection,
         requests: RequestTasks,
         audit: AuditTrail,
@@ -63,7 +65,7 @@ class Provisioner:
         self._config = config
         self._requests = requests
         self._first_uses = first_uses
-        self._creations = Creations(first_uses, requests)
+        self._creations = Creations(first_uses, shown, requests)
 
     def topic(self, namespace: str, name: str) -> TopicRow:
         """Return a topic that exists and holds messages.

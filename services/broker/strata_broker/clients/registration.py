@@ -52,14 +52,14 @@ class BrokerRegistration:
         self._tasks = tasks
         self._clock = clock
         self._metrics = metrics
-        self._node_id = ""
+        self._node_id, self._boot_id = "", 0
         self._presence: asyncio.Task[None] | None = None
         self._leaving: asyncio.Task[None] | None = None
         self._log = get_logger("broker")
 
     async def register(self, node: meta_pb2.Node) -> None:
         """Register; try again in the background while no nameserver answers."""
-        self._node_id = node.node_id
+        self._node_id, self._boot_id = node.node_id, node.boot_id
         presence = NodePresence(
             self._metadata,
             node,
@@ -84,7 +84,8 @@ class BrokerRegistration:
         presence, self._presence = self._presence, None
         if presence is None or not grace_s:
             return
-        # A heartbeat after the removal would register the broker again.
+        # A heartbeat after the removal would register the broker again. A registration that is on
+        # its way is refused then, as the removal names the process.
         presence.cancel()
         await asyncio.wait((presence,))
         reason = await self._take_off(grace_s)
@@ -111,7 +112,9 @@ class BrokerRegistration:
         try:
             await self._metadata.call(
                 "RemoveNode",
-                meta_pb2.RemoveNodeRequest(node_id=self._node_id, force=True),
+                meta_pb2.RemoveNodeRequest(
+                    node_id=self._node_id, force=True, boot_id=self._boot_id
+                ),
                 meta_pb2.RemoveNodeResponse,
                 timeout_s=min(grace_s, self._config.metadata.deregister_timeout_ms / 1000),
             )

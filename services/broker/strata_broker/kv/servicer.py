@@ -6,7 +6,7 @@ Single puts, deletes and compare-and-sets are batches of one operation.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from contextvars import ContextVar
 from typing import TypeVar, cast
 
@@ -30,7 +30,7 @@ from strata_broker.kv.writes import Writes
 from strata_broker.metadata.metadata import TopicRow
 from strata_broker.metadata.requests import operator_of, time_for
 from strata_broker.receives.receive import topic_ref
-from strata_broker.servicers.audit import audit, audited
+from strata_broker.servicers.audit import audited, audited_call
 from strata_broker.servicers.errors import call_error
 from strata_broker.servicers.plugins import PluginParts
 from strata_edge.ports import CallError, CallInfo, ServerStreamHandler, UnaryHandler
@@ -267,7 +267,7 @@ class KvServicer:
             topic = await self._tables.for_write(request.table, _use("Watch"))
         else:
             topic = self._tables.get(request.table)
-        changes = self._streams.watch(topic, request.prefix, request.from_revision)
+        changes = self._streams.watch(topic, request.prefix, request.from_revision, _owners.get())
         async with aclosing(changes):
             async for response in changes:
                 yield response
@@ -277,8 +277,9 @@ class KvServicer:
     ) -> AsyncGenerator[kv_pb2.ExportResponse, None]:
         """Stream all items."""
         topic = self._tables.get(request.table)
-        with self._export_shares.holding(_owners.get()):
-            async with aclosing(self._streams.export(topic, deadline_s)) as parts:
+        owners = _owners.get()
+        with self._export_shares.holding(owners):
+            async with aclosing(self._streams.export(topic, deadline_s, owners)) as parts:
                 async for response in parts:
                     yield response
 
@@ -289,12 +290,13 @@ class KvServicer:
             request = _parsed(rpc.request_type, data)
             _caller.set(audited(info))
             try:
-                with self._shares.holding(_owners_of(info), len(data)):
+                with (
+                    self._shares.holding(_owners_of(info), len(data)),
+                    self._audited(rpc, request, info),
+                ):
                     response = cast("Message", await rpc.function(request, self._deadline_s(info)))
             except _FAILURES as failure:
                 raise call_error(failure) from failure
-            if rpc.name in _CHANGES:
-                audit(self._audit, rpc.name, request, info)
             return response.SerializeToString()
 
         return answer
@@ -315,6 +317,11 @@ class KvServicer:
                 raise call_error(failure) from failure
 
         return answer
+
+    def _audited(self, rpc: Rpc, request: Message, info: CallInfo) -> AbstractContextManager[None]:
+        if rpc.name in _CHANGES:
+            return audited_call(self._audit, rpc.name, request, info)
+        return nullcontext()
 
     def _deadline_s(self, info: CallInfo) -> float:
         """Return the end of a call's time, by the monotonic clock."""

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 
 from strata.kv.v1 import kv_pb2, kv_storage_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError, Channel
 from strata_broker.base import errors
+from strata_broker.base.shares import Owner
 from strata_broker.base.table_config import KvSection
 from strata_broker.kv.writes import SERVICE
 from strata_broker.metadata.metadata import TopicRow
 from strata_broker.receives.receive import topic_ref
 from strata_broker.servicers.plugins import PluginParts
 from strata_kv.names import QUEUE
+from strata_mq.layout import text_hash
 from strata_mq.requests import Code, RequestError
 from strata_runtime.backoff import Backoff
 from strata_runtime.timeouts import Timeout
@@ -48,6 +50,7 @@ class Streams:
         self._calls = parts.calls
         self._random = parts.random
         self._config = config
+        self._boot_id = parts.boot_id
         self.watches = 0
         self.exports = 0
         # Waits of watches, which end when the broker stops.
@@ -61,9 +64,15 @@ class Streams:
             waiting.reschedule(0)
 
     async def watch(
-        self, topic: TopicRow, prefix: bytes, from_revision: int
+        self, topic: TopicRow, prefix: bytes, from_revision: int, owners: Sequence[Owner] = ()
     ) -> AsyncGenerator[kv_pb2.WatchResponse, None]:
         """Yield changes for as long as the caller wants, and at times how far it came.
+
+        Args:
+            topic: the table.
+            prefix: of the keys.
+            from_revision: the first one; 0: the next one.
+            owners: who watches.
 
         Raises:
             RequestError: PRECONDITION_FAILED, the revision is not kept any more; NOT_FOUND, the
@@ -76,7 +85,7 @@ class Streams:
             while True:
                 if self._cluster.view.topic_by_id(topic.topic_id) is None:
                     raise RequestError(Code.NOT_FOUND, "the table was deleted")
-                stream = self._follow(topic, prefix, next_revision)
+                stream = self._follow(topic, prefix, next_revision, owners)
                 async with aclosing(stream), aclosing(self._until_ended(stream)) as news:
                     async for told in news:
                         backoff.reset()
@@ -88,7 +97,7 @@ class Streams:
                 await asyncio.sleep(backoff.next_s())
 
     async def export(
-        self, topic: TopicRow, deadline_s: float
+        self, topic: TopicRow, deadline_s: float, owners: Sequence[Owner] = ()
     ) -> AsyncGenerator[kv_pb2.ExportResponse, None]:
         """Yield all items as of one revision; a leader must begin before the deadline.
 
@@ -102,7 +111,7 @@ class Streams:
         has_begun = False
         try:
             while not has_begun:
-                async with aclosing(self._dump(topic)) as parts:
+                async with aclosing(self._dump(topic, owners)) as parts:
                     async for told in parts:
                         has_begun = True
                         yield kv_pb2.ExportResponse(
@@ -118,10 +127,14 @@ class Streams:
         finally:
             self.exports -= 1
 
-    async def _dump(self, topic: TopicRow) -> AsyncGenerator[kv_storage_pb2.DumpResponse, None]:
+    async def _dump(
+        self, topic: TopicRow, owners: Sequence[Owner]
+    ) -> AsyncGenerator[kv_storage_pb2.DumpResponse, None]:
         """Yield one leader's items; nothing: the node does not lead, the next one is asked."""
         raft_group = self._cluster.view.owner(topic, QUEUE)
-        request = kv_storage_pb2.DumpRequest(raft_group=raft_group, table=topic_ref(topic))
+        request = kv_storage_pb2.DumpRequest(
+            raft_group=raft_group, table=topic_ref(topic), owner=self._owner(topic, owners)
+        )
         leaders = self._cluster.storage.leaders
         asked = leaders.node_of(raft_group) or ""
         stream = self._channel(raft_group).stream(
@@ -137,7 +150,7 @@ class Streams:
             yield told
 
     async def _follow(
-        self, topic: TopicRow, prefix: bytes, from_revision: int
+        self, topic: TopicRow, prefix: bytes, from_revision: int, owners: Sequence[Owner]
     ) -> AsyncGenerator[kv_storage_pb2.FollowResponse, None]:
         """Yield one leader's changes until it stops leading."""
         raft_group = self._cluster.view.owner(topic, QUEUE)
@@ -146,6 +159,7 @@ class Streams:
             table=topic_ref(topic),
             prefix=prefix,
             from_revision=from_revision,
+            owner=self._owner(topic, owners),
         )
         leaders = self._cluster.storage.leaders
         asked = leaders.node_of(raft_group) or ""
@@ -200,6 +214,17 @@ class Streams:
             yield
         finally:
             self.watches -= 1
+
+    def _owner(self, topic: TopicRow, owners: Sequence[Owner]) -> kv_storage_pb2.StreamOwner:
+        """Return for whom a stream is open, as its storage node counts it."""
+        names = dict(owners)
+        client, address = names.get("client", ""), names.get("address", "")
+        return kv_storage_pb2.StreamOwner(
+            broker_boot_id=self._boot_id,
+            client=text_hash(client) if client else 0,
+            address=text_hash(address) if address else 0,
+            namespace=text_hash(topic.namespace),
+        )
 
     def _channel(self, raft_group: int) -> Channel:
         node_id = self._cluster.storage.leaders.node_of(raft_group)

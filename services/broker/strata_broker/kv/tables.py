@@ -55,7 +55,9 @@ class Tables:
         self._operations = parts.operations
         self._view: MetadataView = parts.cluster.view
         self._config = config
-        self._creations = Creations(parts.cluster.first_uses, parts.calls.requests)
+        self._creations = Creations(
+            parts.cluster.first_uses, parts.cluster.shown, parts.calls.requests
+        )
 
     def find(self, name: kv_pb2.TableName) -> TopicRow | None:
         """Return the topic behind a table; None: there is no such table.

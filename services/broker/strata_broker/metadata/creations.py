@@ -8,6 +8,7 @@ from typing import Any
 
 from strata_broker.base.shares import Owner
 from strata_broker.metadata.first_uses import FirstUses
+from strata_broker.metadata.shown_revisions import ShownRevisions
 from strata_mq.requests import RequestError
 from strata_runtime.tasks import RequestTasks
 
@@ -19,11 +20,15 @@ class Creations:
 
     Args:
         first_uses: limits.
+        shown: waits until the other brokers know what was made.
         requests: own the tasks.
     """
 
-    def __init__(self, first_uses: FirstUses, requests: RequestTasks) -> None:
+    def __init__(
+        self, first_uses: FirstUses, shown: ShownRevisions, requests: RequestTasks
+    ) -> None:
         self._first_uses = first_uses
+        self._shown = shown
         self._requests = requests
         self._under_way: dict[Hashable, asyncio.Task[RequestError | None]] = {}
 
@@ -45,7 +50,7 @@ class Creations:
         if task is None:
             sharers = admit()
             try:
-                task = self._requests.spawn(name, work())
+                task = self._requests.spawn(name, self._made(work))
             except BaseException:
                 self._first_uses.end(sharers)
                 raise
@@ -60,3 +65,9 @@ class Creations:
         failure = await asyncio.shield(task)
         if failure is not None:
             raise failure
+
+    async def _made(self, work: Work) -> RequestError | None:
+        failure = await work()
+        if failure is None:
+            await self._shown.everywhere()
+        return failure

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -23,6 +24,8 @@ _ANSWER_S = 0.2
 _ANSWER_SHARE = 0.05
 MAX_CLIENT_ID_LENGTH = 255
 _MAX_LANGUAGE_LENGTH = 64
+# gRPC's form of an address of IPv6 begins with it.
+_ESCAPED_BRACKET = "%5B"
 # Names that clients use instead of the enum's.
 _LANGUAGE_NAMES = {"HTTP": "NODE_JS", "GO": "GOLANG", "DOTNET": "DOT_NET"}
 
@@ -104,7 +107,10 @@ def milliseconds(value: Duration | Timestamp) -> int:
 
 def host_of(peer: str) -> str:
     """Return the host of `host:port`, without brackets; "" for ""."""
-    return peer.rpartition(":")[0].strip("[]")
+    host = peer.rpartition(":")[0]
+    if host.startswith(_ESCAPED_BRACKET):
+        host = unquote(host)
+    return host.strip("[]")
 
 
 def time_for(left_s: float | None, default_s: float, most_s: float) -> float:

@@ -8,7 +8,7 @@ Failures are `RequestError`, `MetaRefused` or `AngeliaError`; the servicers choo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 
@@ -16,10 +16,12 @@ from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.base.config import BrokerConfig
+from strata_broker.clients.group_resets import GroupResets
 from strata_broker.clients.peers import BrokerPeers
 from strata_broker.clients.provision import consumer_group_not_found, topic_not_found
-from strata_broker.metadata.metadata import MetadataView, TopicRow
+from strata_broker.metadata.metadata import TopicRow
 from strata_broker.metadata.quotas import CONSUMER_GROUPS, TOPICS, Quotas
+from strata_broker.metadata.shown_revisions import ShownRevisions
 from strata_broker.operators.drops import Dropper
 from strata_broker.operators.topic_consumers import stored_consumers
 from strata_broker.receives.receive import topic_ref
@@ -34,37 +36,40 @@ class Operations:
 
     def __init__(
         self,
-        view: MetadataView,
+        shown: ShownRevisions,
         meta: MetadataClient,
         holders: HolderCalls,
         *,
         dropper: Dropper,
         peers: BrokerPeers,
+        resets: GroupResets,
         quotas: Quotas,
         config: BrokerConfig,
     ) -> None:
         self._quotas = quotas
-        self._view = view
+        self._view = shown.view
         self._meta = meta
         self._holders = holders
         self._dropper = dropper
         self._peers = peers
+        self._resets = resets
+        self._shown = shown
         self._timeout_s = config.metadata.call_timeout_ms / 1000
 
     # Topics
 
     async def create_topic(self, topic: meta_pb2.Topic) -> meta_pb2.Topic:
-        """Create a topic; this broker serves it when the call returns."""
+        """Create a topic; the brokers serve it when the call returns."""
         request = meta_pb2.CreateTopicRequest(topic=topic)
         with self._quotas.creating(TOPICS, topic.namespace):
             response = await self._meta.call("CreateTopic", request, meta_pb2.CreateTopicResponse)
-            await self._view.wait_for_revision(response.topic.revision, self._timeout_s)
+            await self._see(response.topic.revision)
         return response.topic
 
     async def create_topics(
         self, topics: Sequence[meta_pb2.Topic]
     ) -> admin_pb2.CreateTopicsResponse:
-        """Create topics by one change; this broker serves them when the call returns.
+        """Create topics by one change; the brokers serve them when the call returns.
 
         Raises:
             RequestError: TOO_MANY_REQUESTS: with these a namespace would exceed its quota; no topic
@@ -99,10 +104,10 @@ class Operations:
     async def update_topic(
         self, topic: meta_pb2.Topic, update_mask: Sequence[str]
     ) -> meta_pb2.Topic:
-        """Change a topic; the change holds on this broker when the call returns."""
+        """Change a topic; the change holds on the brokers when the call returns."""
         request = meta_pb2.UpdateTopicRequest(topic=topic, update_mask=update_mask)
         response = await self._meta.call("UpdateTopic", request, meta_pb2.UpdateTopicResponse)
-        await self._view.wait_for_revision(response.topic.revision, self._timeout_s)
+        await self._see(response.topic.revision)
         return response.topic
 
     async def delete_topic(self, namespace: str, name: str) -> None:
@@ -110,7 +115,15 @@ class Operations:
         topic = self._view.topic(namespace, name)
         request = meta_pb2.DeleteTopicRequest(namespace=namespace, name=name)
         await self._meta.call("DeleteTopic", request, meta_pb2.DeleteTopicResponse)
-        await self._until(lambda: self._view.topic(namespace, name) is None)
+
+        def is_gone() -> bool:
+            # Somebody else may have made it again, as another topic.
+            now = self._view.topic(namespace, name)
+            if now is None or topic is None:
+                return now is None
+            return now.topic_id != topic.topic_id
+
+        await self._until(is_gone)
         if topic is not None:
             await self._dropper.drop(meta_pb2.TOMBSTONE_KIND_TOPIC, topic.topic_id)
 
@@ -173,26 +186,26 @@ class Operations:
     # Consumer groups
 
     async def create_consumer_group(self, group: meta_pb2.ConsumerGroup) -> meta_pb2.ConsumerGroup:
-        """Create a consumer group; this broker serves it when the call returns."""
+        """Create a consumer group; the brokers serve it when the call returns."""
         with self._quotas.creating(CONSUMER_GROUPS, group.namespace):
             response = await self._meta.call(
                 "CreateConsumerGroup",
                 meta_pb2.CreateConsumerGroupRequest(consumer_group=group),
                 meta_pb2.CreateConsumerGroupResponse,
             )
-            await self._view.wait_for_revision(response.consumer_group.revision, self._timeout_s)
+            await self._see(response.consumer_group.revision)
         return response.consumer_group
 
     async def update_consumer_group(
         self, group: meta_pb2.ConsumerGroup, update_mask: Sequence[str]
     ) -> meta_pb2.ConsumerGroup:
-        """Change a consumer group; the change holds on this broker when the call returns."""
+        """Change a consumer group; the change holds on the brokers when the call returns."""
         response = await self._meta.call(
             "UpdateConsumerGroup",
             meta_pb2.UpdateConsumerGroupRequest(consumer_group=group, update_mask=update_mask),
             meta_pb2.UpdateConsumerGroupResponse,
         )
-        await self._view.wait_for_revision(response.consumer_group.revision, self._timeout_s)
+        await self._see(response.consumer_group.revision)
         return response.consumer_group
 
     async def delete_consumer_group(self, namespace: str, name: str) -> None:
@@ -200,7 +213,14 @@ class Operations:
         group = self._view.consumer_group(namespace, name)
         request = meta_pb2.DeleteConsumerGroupRequest(namespace=namespace, name=name)
         await self._meta.call("DeleteConsumerGroup", request, meta_pb2.DeleteConsumerGroupResponse)
-        await self._until(lambda: self._view.consumer_group(namespace, name) is None)
+
+        def is_gone() -> bool:
+            now = self._view.consumer_group(namespace, name)
+            if now is None or group is None:
+                return now is None
+            return now.consumer_group_id != group.consumer_group_id
+
+        await self._until(is_gone)
         if group is None:
             return
         drop = self._dropper.drop
@@ -254,7 +274,27 @@ class Operations:
                 consumer_group_id=group.consumer_group_id, topic=topic_ref(topic)
             )
             setattr(reset, target, getattr(request, target))
-            lags.extend(await self._reset(topic, reset, request.queues))
+            lags.extend(await self._reset_members(group, topic, reset, request.queues))
+        return lags
+
+    async def _reset_members(
+        self,
+        group: meta_pb2.ConsumerGroup,
+        topic: TopicRow,
+        reset: storage_pb2.ResetConsumerRequest,
+        queues: Sequence[int],
+    ) -> list[admin_pb2.ConsumerQueueLag]:
+        """Reset some queues of a topic, and tell members that keep positions of their own."""
+        self._check_queues(topic, queues)
+        if group.namespace:
+            return await self._reset(topic, reset, queues)
+        if queues:
+            moved: Iterable[int] = set(queues)
+        else:
+            moved = self._view.holders(topic) if topic.is_dead_letter else range(topic.queue_count)
+        async with self._resets.resetting(group.name, topic.name, sorted(moved)) as offsets:
+            lags = await self._reset(topic, reset, queues)
+            offsets.update((lag.queue, lag.cursor) for lag in lags)
         return lags
 
     async def forget_subscription(self, group: meta_pb2.ConsumerGroup, topic: TopicRow) -> None:
@@ -382,8 +422,13 @@ class Operations:
             for namespace, count in new.items():
                 counted.enter_context(self._quotas.creating(TOPICS, namespace, count))
             response = await self._meta.call("CreateTopics", request, meta_pb2.CreateTopicsResponse)
-            await self._view.wait_for_revision(response.revision, self._timeout_s)
+            await self._see(response.revision)
         return response
+
+    async def _see(self, revision: int) -> None:
+        """Wait until this broker and the others know a change, within the time of a call."""
+        if await self._view.wait_for_revision(revision, self._timeout_s):
+            await self._shown.everywhere()
 
     async def _until(self, true: Callable[[], bool]) -> None:
         """Wait until the view shows a deletion, which has no revision of its own."""

@@ -58,8 +58,8 @@ class OverduePlaces:
         self._per_tick = max(1, round(per_s * _TICK_S))
         # The first to end in front.
         self._resting: OrderedDict[ConsumerPlace, _Rest] = OrderedDict()
-        # (raft group, node that promised to tell) -> places
-        self._promised: dict[tuple[int, str], dict[ConsumerPlace, None]] = {}
+        # Raft group -> node that promised to tell -> places
+        self._promised: dict[int, dict[str, dict[ConsumerPlace, None]]] = {}
         # The same of promises that are lost.
         self._lost: list[dict[ConsumerPlace, None]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -71,7 +71,7 @@ class OverduePlaces:
         """Take in that a look found nothing, and that a storage node promised to tell."""
         if place in self._resting:
             self._end_rest(place)
-        beside = self._promised.setdefault((place.raft_group, node), {})
+        beside = self._promised.setdefault(place.raft_group, {}).setdefault(node, {})
         beside[place] = None
         until_s = self._clock.monotonic_s() + self._longest_s
         self._resting[place] = _Rest(until_s, node, beside)
@@ -83,10 +83,16 @@ class OverduePlaces:
 
     def lost(self, promises: LostPromises) -> None:
         """Let places be looked at soon: their node is lost, or does not lead any more."""
-        found = [key for key in self._promised if promises.include(*key)]
+        one = promises.raft_group
+        found = [
+            (raft_group, node)
+            for raft_group in (self._promised if one is None else (one,))
+            for node in self._promised.get(raft_group, ())
+            if promises.include(raft_group, node)
+        ]
         if found and not self._lost:
             asyncio.get_running_loop().call_soon(self._find)
-        self._lost += [self._promised.pop(key) for key in found]
+        self._lost += [self._take(*promise) for promise in found]
 
     def _find(self) -> None:
         left = _LOST_PER_TURN
@@ -106,9 +112,17 @@ class OverduePlaces:
     def _end_rest(self, place: ConsumerPlace) -> None:
         rest = self._resting.pop(place)
         del rest.beside[place]
-        key = place.raft_group, rest.node
-        if not rest.beside and self._promised.get(key) is rest.beside:
-            del self._promised[key]
+        by_node = self._promised.get(place.raft_group, {})
+        if not rest.beside and by_node.get(rest.node) is rest.beside:
+            self._take(place.raft_group, rest.node)
+
+    def _take(self, raft_group: int, node: str) -> dict[ConsumerPlace, None]:
+        """Forget the promise of a node for a raft group; return its places."""
+        by_node = self._promised[raft_group]
+        places = by_node.pop(node)
+        if not by_node:
+            del self._promised[raft_group]
+        return places
 
     def _wait(self) -> None:
         if self._timer is None and self._resting:

@@ -34,6 +34,8 @@ from strata_runtime.clock import Clock
 _SHORT_WAIT_MS = 1_000
 # Rounds of a receive that hardly waits: a placement that changes faster keeps it no longer.
 _MAX_ROUNDS = 4
+# A line looks nowhere else while it waits for a raft group to say whether an epoch is drained.
+_DRAINED_TIMEOUT_S = 1.0
 
 
 class Popper:
@@ -245,7 +247,10 @@ class Popper:
         request.known_sealed = self._left.get(left_key, 0)
         request.number = ticket.number
         try:
-            if request.fifo and not await self._may_serve(key, place, request):
+            if request.fifo and not await self._may_serve(key, place, request, ticket):
+                if line is not None:
+                    for raft_group in place.older:
+                        _note_trouble(line, ticket, raft_group)
                 _pause(line, key)
                 return None
             with self._room.quiet.look(key) as look:
@@ -328,17 +333,26 @@ class Popper:
             self._left.popitem(last=False)
 
     async def _may_serve(
-        self, key: ConsumerPlace, place: PopPlace, request: storage_pb2.PopRequest
+        self,
+        key: ConsumerPlace,
+        place: PopPlace,
+        request: storage_pb2.PopRequest,
+        ticket: PopTicket,
     ) -> bool:
         """Whether every older epoch of the queue is drained by the consumer group."""
         for raft_group in place.older:
-            if not await self._is_drained(raft_group, key, request):
+            if not await self._is_drained(raft_group, key, request, ticket):
                 return False
         return True
 
     async def _is_drained(
-        self, raft_group: int, place: ConsumerPlace, request: storage_pb2.PopRequest
+        self,
+        raft_group: int,
+        place: ConsumerPlace,
+        request: storage_pb2.PopRequest,
+        ticket: PopTicket,
     ) -> bool:
+        """Whether an epoch is drained; False: it is not, or its raft group does not answer."""
         key = (raft_group, place.topic_id, place.queue, place.consumer_group_id)
         now_s = self._clock.monotonic_s()
         if self._drained_until_s.get(key, 0.0) > now_s:
@@ -354,10 +368,18 @@ class Popper:
                     queues=(place.queue,),
                 ),
                 storage_pb2.GetConsumerStateResponse,
+                timeout_s=_DRAINED_TIMEOUT_S,
             )
         except errors.MovedError:
             # It holds nothing of the queue any more.
             return True
+        except RequestError as failure:
+            if failure.code is not Code.PROXY_TIMEOUT:
+                raise
+            # As for a pop without a leader: no error for a consumer.
+            ticket.unanswered.setdefault(raft_group, f"raft group {raft_group}")
+            return False
+        ticket.unanswered.pop(raft_group, None)
         if any(state.cursor < state.next_offset for state in response.queues):
             return False
         # A reset may bring it back to life, hence only for a while.

@@ -250,7 +250,12 @@ class Puller:
                 responses = self._answer(pull, fetched)
             looks = False
             if fetched is not None:
-                _check_offset(offset, epoch, fetched)
+                try:
+                    _check_offset(offset, epoch, fetched)
+                except IllegalOffset:
+                    if await self._lies_elsewhere(pull, offset, epoch):
+                        continue
+                    raise
                 window = PullWindow(fetched.min_offset, fetched.next_offset)
                 if responses:
                     return Pulled(responses, window)
@@ -258,6 +263,18 @@ class Puller:
                 offset = fetched.resume_offset
             if self._stopping or self._clock.monotonic_s() >= deadline_s:
                 return Pulled([wire.RECEIVE_OK, wire.next_offset(offset)], window)
+
+    async def _lies_elsewhere(self, pull: Pull, offset: int, epoch: epochs.HeldEpoch) -> bool:
+        """Whether the metadata lag behind, so that an offset was looked for in the wrong place.
+
+        A fetch reads what a raft group has, also of a queue that left it. A consumer that is told
+        the end of a former epoch goes back to it.
+
+        Raises:
+            RequestError: storage refused, or the metadata did not catch up in time.
+        """
+        await self._offsets(pull.topic, pull.queue, None)
+        return epochs.epoch_of(self._view, pull.topic, pull.queue, offset) != epoch
 
     async def _fetch(
         self, pull: Pull, raft_group: int, offset: int, wait_ms: int

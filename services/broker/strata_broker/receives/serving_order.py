@@ -196,7 +196,9 @@ class LevelRound:
         if told is not None:
             return told
         possible = self._all if place.queue == ANY_QUEUE else 1 << place.queue
-        return self._order.known_bits(place, now_s) or possible
+        # Levels of a topic that has more queues than is known here are none of this round; a place
+        # with nothing else is asked all the same, because a round has to ask somebody.
+        return self._order.known_bits(place, now_s) & self._all or possible
 
     def _widen(self) -> bool:
         """Look at more levels: those below the highest one, then all; False: these were all."""

@@ -292,6 +292,7 @@ class WaitingRoom:
         self.max_width = config.max_looks_per_line
         # (topic id, consumer group id) -> lines
         self._lines: dict[tuple[int, int], dict[LineKey, Line]] = {}
+        self._line_count = 0
         # Lines that news of many places have still to reach, the longest wait in front.
         self._due: dict[Line, None] = {}
         self._walk: asyncio.Handle | None = None
@@ -320,6 +321,7 @@ class WaitingRoom:
         line = lines.get(key)
         if line is None:
             line = lines[key] = Line(self, key)
+            self._line_count += 1
         now_s = self.clock.monotonic_s()
         self._forget_kept(now_s)
         kept = self._kept.pop((key, client_id), None) if self._kept else None
@@ -355,9 +357,11 @@ class WaitingRoom:
         next change comes looks once for both.
         """
         if place is None:
-            self._due.update(
-                (line, None) for lines in self._lines.values() for line in lines.values()
-            )
+            # Not once for each raft group that a node says it leads.
+            if len(self._due) < self._line_count:
+                self._due.update(
+                    (line, None) for lines in self._lines.values() for line in lines.values()
+                )
             self._walk_on()
             return
         key = place.topic_id, place.consumer_group_id
@@ -394,5 +398,6 @@ class WaitingRoom:
         self._due.pop(line, None)
         lines = self._lines[line.key[:2]]
         del lines[line.key]
+        self._line_count -= 1
         if not lines:
             del self._lines[line.key[:2]]

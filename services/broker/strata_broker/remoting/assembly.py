@@ -11,6 +11,7 @@ from strata_broker.access.call_runtime import CallRuntime
 from strata_broker.base.config import BrokerConfig
 from strata_broker.base.metrics import METRICS
 from strata_broker.base.shares import CallShares, most_each
+from strata_broker.clients.group_resets import GroupResets
 from strata_broker.clients.producers import Producers
 from strata_broker.clients.provision import Provisioner
 from strata_broker.clients.replies import Replies
@@ -38,6 +39,7 @@ from strata_broker.remoting.offsets import RemotingOffsets
 from strata_broker.remoting.place_reads import PlaceReads
 from strata_broker.remoting.pop_looks import RemotingPopLooks
 from strata_broker.remoting.pops import RemotingPops
+from strata_broker.remoting.position_resets import PositionResets
 from strata_broker.remoting.position_updates import PositionUpdates
 from strata_broker.remoting.producer_groups import ProducerGroups
 from strata_broker.remoting.pulls import RemotingPulls
@@ -246,6 +248,7 @@ class RemotingPort:
         )
         producer_groups = self._producer_groups(parts, view)
         updates = PositionUpdates()
+        self._resets = PositionResets(members, updates, clock=clock, metrics=metrics)
         consumers = RemotingConsumers(
             face,
             members,
@@ -261,7 +264,7 @@ class RemotingPort:
         given_up = GivenUpMessages(letters, reads, view, metrics=metrics)
         last_tries = LastTries(given_up, locks, view, limits=config.limits())
         sends = self._sends(parts, routes, last_tries, producer_groups)
-        pulls = RemotingPulls(face, view, members, store=lambda: self._store)
+        pulls = RemotingPulls(face, view, members, resets=self._resets, store=lambda: self._store)
         pops = RemotingPops(face, view, clock, handles=runtime.handles, store=lambda: self._store)
         assignments = RemotingAssignments(view, members, max_json_bytes=section.max_json_bytes)
         self._replies = self._new_replies(runtime, routes.reply_topic)
@@ -275,7 +278,7 @@ class RemotingPort:
             **self._looks.handlers(),
             **_batch_acks(face, view, runtime).handlers(),
             **assignments.handlers(),
-            **RemotingOffsets(face, view, updates).handlers(),
+            **RemotingOffsets(face, view, updates, resets=self._resets).handlers(),
             **RemotingRecalls(face).handlers(),
             **RemotingTransactions(face, view, handles=runtime.handles).handlers(),
             **self._send_backs(parts, routes, reads, given_up).handlers(),
@@ -384,12 +387,17 @@ class RemotingPort:
         """Return what the line of a process that serves says of a port of its own."""
         return {"nameserver": self.endpoint} if self._has_port else {}
 
-    def meet(self, replies: Replies) -> OperatorFace:
-        """Pass replies of consumers on by this, also to clients of this broker.
+    def meet(self, replies: Replies, resets: GroupResets) -> OperatorFace:
+        """Meet what tells clients of this broker what other brokers say.
+
+        Args:
+            replies: pass replies of consumers on, also to clients of this broker.
+            resets: tell of resets of consumer groups.
 
         Returns:
             The face that takes the handlers for operators.
         """
+        resets.taken_by(self._resets)
         replies.taken_by(self._requesters)
         self._replies.passed_by(replies)
         return self.operator_face

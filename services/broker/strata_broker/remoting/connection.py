@@ -379,7 +379,12 @@ class RemotingConnection(asyncio.Protocol):
         now_s, wait_s = self._loop.time(), self._port.dispatcher.wait_s(self.peer)
         if wait_s and now_s >= self._paused_until_s:
             self._paused_until_s = now_s + wait_s
-            self._loop.call_later(wait_s, self._go_on)
+            self._loop.call_later(wait_s, self._end_pause)
+
+    def _end_pause(self) -> None:
+        # A timer may come a moment before its time, and no other one would end the pause.
+        self._paused_until_s = 0.0
+        self._go_on()
 
     def _set_unfinished(self, size_bytes: int) -> str:
         """Note how many bytes wait; return the name of the limit that is exceeded, "": none."""

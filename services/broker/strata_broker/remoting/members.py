@@ -192,6 +192,11 @@ class RemotingMembers:
         members = {} if found is None else found.members
         return {name: member.client.peer for name, member in members.items()}
 
+    def clients(self, group: str) -> list[RemotingPeer]:
+        """Return the connections of a group's members."""
+        found = self._groups.get(group)
+        return [] if found is None else [member.client for member in found.members.values()]
+
     def tell(self, group: str, command: RemotingCommand) -> None:
         """Write a request that gets no answer to all members of a group."""
         told = self._groups.get(group)

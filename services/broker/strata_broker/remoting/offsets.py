@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from functools import partial
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
-from strata_broker.metadata.metadata import MetadataView
-from strata_broker.remoting.answers import RemotingRefusal, succeeded
+from strata_broker.metadata.metadata import MetadataView, TopicRow
+from strata_broker.remoting.answers import VERSION, RemotingRefusal, succeeded
 from strata_broker.remoting.exchange import Exchange, Handler
 from strata_broker.remoting.face import MessagingFace
+from strata_broker.remoting.position_resets import PositionResets
 from strata_broker.remoting.position_updates import PositionUpdates
 from strata_broker.remoting.queue_ids import known_topic, public_queue, queue_number
 from strata_broker.remoting.timestamps import put_ms
 from strata_mq.access import Action
 from strata_mq.requests import Code, RequestError
 from strata_remoting import RemotingCommand, RequestCode, ResponseCode
+
+_RESET = "Offset has been previously reset"
+"""RocketMQ's remark at a position that is not stored."""
 
 
 class RemotingOffsets:
@@ -25,12 +28,21 @@ class RemotingOffsets:
         face: the broker's handlers.
         view: knows topics and queues.
         updates: know which positions are being stored.
+        resets: that members have not taken up.
     """
 
-    def __init__(self, face: MessagingFace, view: MetadataView, updates: PositionUpdates) -> None:
+    def __init__(
+        self,
+        face: MessagingFace,
+        view: MetadataView,
+        updates: PositionUpdates,
+        *,
+        resets: PositionResets,
+    ) -> None:
         self._face = face
         self._view = view
         self._updates = updates
+        self._resets = resets
 
     def handlers(self) -> Mapping[int, Handler]:
         """Return the handlers by request code."""
@@ -54,8 +66,11 @@ class RemotingOffsets:
         """
         request = exchange.request
         group = request.text("consumerGroup")
+        topic, queue = self._place(exchange)
+        self._resets.asked(exchange.client, group, topic.name, queue)
         asked = service_pb2.GetOffsetRequest(
-            group=definition_pb2.Resource(name=group), message_queue=self._queue(exchange)
+            group=definition_pb2.Resource(name=group),
+            message_queue=public_queue(self._view, topic, queue),
         )
         try:
             found = await self._face.call(
@@ -77,21 +92,30 @@ class RemotingOffsets:
     async def update(self, exchange: Exchange) -> RemotingCommand:
         """Store the offset of a consumer group for a queue.
 
+        One from before a reset that the member has not taken up is not stored.
+
         Raises:
             RequestError: the topic or the group is refused, or storage refused.
         """
-        request = exchange.request
-        group = request.text("consumerGroup")
+        request, client = exchange.request, exchange.client
+        group, offset = request.text("consumerGroup"), request.number("commitOffset")
+        topic, queue = self._place(exchange)
+        place = (group, topic.name, queue)
+        if self._resets.is_ignored(*place, offset):
+            return request.answered(ResponseCode.SUCCESS, _RESET, version=VERSION)
         wanted = service_pb2.UpdateOffsetRequest(
             group=definition_pb2.Resource(name=group),
-            message_queue=self._queue(exchange),
-            offset=request.number("commitOffset"),
+            message_queue=public_queue(self._view, topic, queue),
+            offset=offset,
         )
-        call = self._face.call
-        storing = partial(
-            call, "UpdateOffset", wanted, service_pb2.UpdateOffsetResponse, exchange.caller(group)
-        )
-        await self._updates.store(exchange.client, _key_of(exchange, group), storing)
+        caller, response_type = exchange.caller(group), service_pb2.UpdateOffsetResponse
+
+        async def storing() -> None:
+            # It may have waited for its turn, and a reset has begun meanwhile.
+            if not self._resets.is_ignored(*place, offset):
+                await self._face.call("UpdateOffset", wanted, response_type, caller)
+
+        await self._updates.store(client, _key_of(exchange, group), storing)
         return succeeded(request)
 
     async def end(self, exchange: Exchange) -> RemotingCommand:
@@ -124,11 +148,13 @@ class RemotingOffsets:
         return found.offset
 
     def _queue(self, exchange: Exchange) -> definition_pb2.MessageQueue:
+        return public_queue(self._view, *self._place(exchange))
+
+    def _place(self, exchange: Exchange) -> tuple[TopicRow, int]:
         request = exchange.request
         exchange.require_topic(request.text("topic"), Action.SUB)
         topic = known_topic(self._view, request.text("topic"))
-        queue = queue_number(self._view, topic, request.number("queueId"))
-        return public_queue(self._view, topic, queue)
+        return topic, queue_number(self._view, topic, request.number("queueId"))
 
 
 def _key_of(exchange: Exchange, group: str) -> Hashable:

@@ -22,6 +22,7 @@ from strata_broker.remoting.exchange import Exchange, Handler, RemotingPeer
 from strata_broker.remoting.face import MessagingFace, PulledAnswer
 from strata_broker.remoting.heartbeats import RemotingSubscription
 from strata_broker.remoting.members import RemotingMembers
+from strata_broker.remoting.position_resets import PositionResets
 from strata_broker.remoting.queue_ids import known_topic, public_queue, queue_number
 from strata_broker.remoting.shown import ShownQueue, pulled_message
 from strata_mq.access import Action
@@ -46,6 +47,7 @@ class RemotingPulls:
         face: the broker's handlers.
         view: knows topics and queues.
         members: know the subscriptions that heartbeats told of.
+        resets: that members have not taken up.
         store: returns the address that messages name as their store: of this broker.
     """
 
@@ -55,11 +57,13 @@ class RemotingPulls:
         view: MetadataView,
         members: RemotingMembers,
         *,
+        resets: PositionResets,
         store: Callable[[], Store],
     ) -> None:
         self._face = face
         self._view = view
         self._members = members
+        self._resets = resets
         self._store = store
         self._waiting: dict[RemotingPeer, set[asyncio.Task[None]]] = {}
 
@@ -90,6 +94,10 @@ class RemotingPulls:
         queue = queue_number(self._view, topic, queue_id)
         offset = request.number("queueOffset")
         wanted = self._subscription(exchange, group, topic.name, flags)
+        moved_to = self._resets.moved_to(group, topic.name, queue, offset)
+        if moved_to is not None:
+            await exchange.answer(_moved(request, moved_to))
+            return
         call = service_pb2.PullMessageRequest(
             group=definition_pb2.Resource(name=group),
             message_queue=public_queue(self._view, topic, queue),
@@ -186,3 +194,15 @@ class RemotingPulls:
             for message in answer.messages
         )
         return request.answered(code, text, fields=fields, body=body, version=VERSION)
+
+
+def _moved(request: RemotingCommand, offset: int) -> RemotingCommand:
+    """Return the answer to a member that has to go on from elsewhere; all clients obey it."""
+    fields = {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": str(offset),
+        "minOffset": "0",
+        "maxOffset": str(offset),
+    }
+    code, text = ResponseCode.PULL_OFFSET_MOVED, "the position of the consumer group was reset"
+    return request.answered(code, text, fields=fields, version=VERSION)

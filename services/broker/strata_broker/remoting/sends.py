@@ -13,7 +13,7 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.metadata.metadata import TopicRow
 from strata_broker.metadata.requests import milliseconds
 from strata_broker.remoting.addresses import broker_name_of
-from strata_broker.remoting.answers import succeeded
+from strata_broker.remoting.answers import RemotingRefusal, succeeded
 from strata_broker.remoting.client_traces import SWITCH, are_traces_wanted
 from strata_broker.remoting.exchange import Exchange, Handler
 from strata_broker.remoting.face import MessagingFace
@@ -30,6 +30,7 @@ from strata_remoting import (
     RecallHandle,
     RemotingCommand,
     RequestCode,
+    ResponseCode,
     Store,
     encode_recall_handle,
     offset_message_id,
@@ -96,10 +97,7 @@ class RemotingSends:
         topic = self._view.topic("", header.topic)
         if topic is None or topic.is_table:
             topic = await self._routes.topic(exchange, header.topic)
-        queue_id = header.queue_id
-        if queue_id < 0:
-            queue_id = int(self._random() * topic.queue_count)
-        queue = queue_number(self._view, topic, queue_id)
+        queue = self._queue(exchange, topic, header.queue_id)
         messages = await self._messages.of(exchange, header._replace(queue_id=queue), topic)
         if self._last_tries.is_last(header):
             place = await self._last_tries.give_up(exchange, header, messages[0])
@@ -114,6 +112,23 @@ class RemotingSends:
             name = (topic.namespace, topic.name)
             self._producer_groups.sent_half(exchange.client, header.producer_group, name)
         return self._answer(request, topic, queue, messages, response.entries)
+
+    def _queue(self, exchange: Exchange, topic: TopicRow, queue_id: int) -> int:
+        """Return the queue that a producer chose; any, for a negative id.
+
+        Raises:
+            RemotingRefusal: INVALID_PARAMETER, as RocketMQ 5 answers: the topic has no such queue.
+        """
+        numbers = queue_numbers(self._view, topic)
+        if queue_id >= len(numbers) > 0:
+            raise RemotingRefusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{queue_id}] is illegal, topic:[{topic.name}] "
+                f"topicConfig.writeQueueNums:[{len(numbers)}] Producer: {exchange.client.peer}",
+            )
+        if queue_id < 0:
+            queue_id = int(self._random() * len(numbers))
+        return queue_number(self._view, topic, queue_id)
 
     def _answer(
         self,

@@ -3,17 +3,18 @@
 Storage decides when and how often a half message is checked, and sends each check to a broker with
 a producer of the topic. This broker puts it on a producer's telemetry stream. The producer answers
 with EndTransaction, on any broker. A check that cannot be sent is forgotten: storage sends the next
-one. Invariants: waiting checks are bounded in number and bytes; a stream gets a check only when its
-client took all earlier frames, so that a slow client holds one message and not a full queue. When
-there is no room, producers with more of it than others lose the checks that waited longest, so that
-those that do not read keep no room from others.
+one, and counts those that it is told of (`GivenChecks`). Invariants: waiting checks are bounded in
+number and bytes; a stream gets a check only when its client took all earlier frames, so that a
+slow client holds one message and not a full queue. When there is no room, producers with more of it
+than others lose the checks that waited longest, so that those that do not read keep no room from
+others.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
@@ -40,11 +41,15 @@ from strata_runtime.timeouts import Timeout
 PRODUCER_GROUP_PROPERTY = "__remoting.PGROUP"
 """User property with the producer group of a message of the remoting protocol."""
 
+OnGiven = Callable[[str, storage_pb2.TransactionCheck], None]
+"""Told of a storage node and of a check of it that a producer was given."""
+
 # Checks sent before other tasks get their turn.
 _CHECKS_PER_TURN = 64
 
 
 class _Waiting(NamedTuple):
+    node_id: str
     check: storage_pb2.TransactionCheck
     until_s: float
 
@@ -91,6 +96,7 @@ class TransactionChecker:
         self._producers = producers
         self._provisioner = provisioner
         self._transactions = transactions
+        self._on_given: OnGiven = lambda *_: None
         self._patience_s = config.check_patience_ms / 1000
         self._clock = clock
         self._requests = requests
@@ -116,6 +122,10 @@ class TransactionChecker:
         """Set the host that messages name as the one that stored them."""
         self._store_host = store_host
 
+    def on_given(self, listener: OnGiven) -> None:
+        """Call back with each check that a producer was given."""
+        self._on_given = listener
+
     @property
     def waiting_count(self) -> int:
         """How many checks wait for a stream."""
@@ -126,8 +136,8 @@ class TransactionChecker:
         if self._waiting:
             self._wake.set()
 
-    def take(self, checks: Iterable[storage_pb2.TransactionCheck]) -> None:
-        """Take checks from storage; drop those without room: storage sends the next check."""
+    def take(self, node_id: str, checks: Iterable[storage_pb2.TransactionCheck]) -> None:
+        """Take checks of a storage node; drop those without room: it sends the next check."""
         until_s = self._clock.monotonic_s() + self._patience_s
         for check in checks:
             if check.exhausted:
@@ -138,7 +148,7 @@ class TransactionChecker:
                 # The topic is deleted or not known here yet.
                 self._counted("unknown topic")
                 continue
-            waiting = _Waiting(check, until_s)
+            waiting = _Waiting(node_id, check, until_s)
             name = ProducersOf((topic.namespace, topic.name), _producer_group(check))
             of_topic = self._waiting.get(name) or _Queue()
             if self._try_hold(waiting, of_topic):
@@ -197,6 +207,7 @@ class TransactionChecker:
         if stream is not None:
             with passed_over(self._requests, "check transaction"):
                 stream.push(self._frame(waiting.check))
+                self._on_given(waiting.node_id, waiting.check)
                 return "sent"
             return "failed"
         if not self._producers.has(topic):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
@@ -11,9 +12,12 @@ from strata_broker.base import errors
 from strata_broker.base.failures import passed_over, unexpected
 from strata_broker.storage_client.earlier_sends import EarlierSends
 from strata_mq.requests import RequestError
-from strata_runtime.tasks import RequestTasks, TooManyTasksError
+from strata_runtime.tasks import RequestTasks
 
 _LOOK = "look for earlier sends"
+
+# Between two looks for searches whose requests are over: each takes time for all that wait.
+_SWEEP_S = 0.1
 
 # All brokers know of a moved queue within a few watch events.
 MOVED_PAUSE_S = 0.02
@@ -91,7 +95,10 @@ def ended_by_failure(requests: RequestTasks, name: str, pending: Searching) -> I
 
 
 class Searches:
-    """Looks for messages, so many at once; further searches wait for room.
+    """Looks for messages, so many at once; further searches wait for room, in their order.
+
+    Those that wait are bounded by the bytes of sends in flight. Invariant: while a search waits,
+    room that is given back is used, and a request whose time is over is answered.
 
     Args:
         earlier: asks raft groups.
@@ -101,6 +108,9 @@ class Searches:
     def __init__(self, earlier: EarlierSends, requests: RequestTasks) -> None:
         self._earlier = earlier
         self._requests = requests
+        self._waiting: deque[tuple[Searching, Search]] = deque()
+        # Set while a search waits: others give room back, too, and requests end.
+        self._sweep: asyncio.TimerHandle | None = None
 
     def begin(self, pending: Searching, search: Search) -> None:
         """Stage the messages of a search that no earlier send has stored.
@@ -109,21 +119,59 @@ class Searches:
         """
         if not search.suspects:
             pending.stage(search.destination, search.indexes)
-        elif self._earlier.try_begin(len(search.suspects)):
-            try:
-                self._requests.spawn(_LOOK, self._look(pending, search))
-            except TooManyTasksError:
-                self._earlier.end(len(search.suspects))
-                pending.refused(search.indexes, errors.too_many_requests())
-        elif pending.is_late():
-            pending.refused(search.indexes, errors.timed_out())
+        elif self._waiting or not self._earlier.try_begin(len(search.suspects)):
+            self._waiting.append((pending, search))
+            self._sweep_later()
         else:
-            loop = asyncio.get_running_loop()
-            loop.call_later(MOVED_PAUSE_S, self._begin_again, pending, search)
+            self._spawn(pending, search)
 
-    def _begin_again(self, pending: Searching, search: Search) -> None:
-        with ended_by_failure(self._requests, _LOOK, pending):
-            self.begin(pending, search)
+    def _spawn(self, pending: Searching, search: Search) -> None:
+        """Look; there is room."""
+        try:
+            self._requests.spawn(_LOOK, self._look(pending, search))
+        except RuntimeError:
+            # Too many tasks run, or the broker stops.
+            self._earlier.end(len(search.suspects))
+            pending.refused(search.indexes, errors.too_many_requests())
+
+    def _begin_waiting(self) -> None:
+        """Let those begin for which there is room."""
+        while self._waiting:
+            pending, search = self._waiting.popleft()
+            has_begun = True
+            with ended_by_failure(self._requests, _LOOK, pending):
+                has_begun = self._begins(pending, search)
+            if not has_begun:
+                self._waiting.appendleft((pending, search))
+                return
+
+    def _begins(self, pending: Searching, search: Search) -> bool:
+        """Let a search begin, or end with its time; False: there is no room."""
+        if pending.is_late():
+            pending.refused(search.indexes, errors.timed_out())
+        elif self._earlier.try_begin(len(search.suspects)):
+            self._spawn(pending, search)
+        else:
+            return False
+        return True
+
+    def _sweep_later(self) -> None:
+        if self._sweep is None and self._waiting:
+            loop = asyncio.get_running_loop()
+            self._sweep = loop.call_later(_SWEEP_S, self._sweep_waiting)
+
+    def _sweep_waiting(self) -> None:
+        """Answer those whose time is over, wherever they wait, and look for room."""
+        self._sweep = None
+        waiting, self._waiting = self._waiting, deque()
+        for pending, search in waiting:
+            with ended_by_failure(self._requests, _LOOK, pending):
+                if pending.is_late():
+                    pending.refused(search.indexes, errors.timed_out())
+                else:
+                    self._waiting.append((pending, search))
+        self._begin_waiting()
+        self._sweep_later()
 
     async def _look(self, pending: Searching, search: Search) -> None:
         left = set(search.indexes)
@@ -148,3 +196,4 @@ class Searches:
             self._earlier.end(len(search.suspects))
             if left:
                 pending.refused(tuple(left), unexpected())
+            self._begin_waiting()

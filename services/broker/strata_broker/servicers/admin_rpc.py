@@ -13,7 +13,7 @@ from strata_angelia.ports import AngeliaError
 from strata_broker.base.audit import AuditTrail
 from strata_broker.base.failures import Methods
 from strata_broker.base.parsing import parse
-from strata_broker.servicers.audit import audit
+from strata_broker.servicers.audit import audited_call
 from strata_broker.servicers.errors import call_error
 from strata_edge.ports import CallError, CallInfo, UnaryHandler
 from strata_metadata.errors import MetaRefused
@@ -50,10 +50,10 @@ def _answering(rpc: Rpc, trail: AuditTrail) -> UnaryHandler:
         except DecodeError as error:
             raise CallError("INVALID_ARGUMENT", str(error)) from error
         try:
-            response = cast("Message", await rpc.function(request))
+            with audited_call(trail, rpc.name, request, info):
+                response = cast("Message", await rpc.function(request))
         except (RequestError, MetaRefused, AngeliaError) as failure:
             raise call_error(failure) from failure
-        audit(trail, rpc.name, request, info)
         return response.SerializeToString()
 
     return answer

@@ -18,6 +18,7 @@ from strata_broker.base.identity import BrokerIdentity
 from strata_broker.clients.client_commands import ClientCommands
 from strata_broker.clients.connected_clients import ConnectedClients
 from strata_broker.clients.connection_balance import ConnectionBalancer
+from strata_broker.clients.group_resets import GroupResets
 from strata_broker.clients.peers import BrokerPeers
 from strata_broker.clients.provision import Provisioner
 from strata_broker.clients.replies import Replies
@@ -138,6 +139,7 @@ class Operators:
         stats: load of the broker.
         consumers: the consumer groups of a topic.
         replies: of consumers to clients that asked.
+        resets: of consumer groups.
     """
 
     def __init__(
@@ -173,11 +175,12 @@ class Operators:
         )
         self._meet_peers(others)
         self._operations = Operations(
-            view,
+            cluster.shown,
             cluster.metadata,
             self._holders,
             dropper=self.dropper,
             peers=self._peers,
+            resets=self.resets,
             quotas=cluster.quotas,
             config=config,
         )
@@ -190,6 +193,7 @@ class Operators:
         config, metrics = self._calls.config.peer, self._calls.metrics
         call_timeout_s = config.call_timeout_ms / 1_000
         self.replies = Replies(self._calls.config.remoting, call_timeout_s, metrics)
+        self.resets = GroupResets()
         connected = ConnectedClients(
             clients.sessions,
             clients.telemetry,
@@ -205,6 +209,8 @@ class Operators:
             commands=commands,
             lite=clients.lite,
             replies=self.replies,
+            resets=self.resets,
+            shown=self._cluster.shown,
         )
         self._peers = BrokerPeers(
             self._node_id,
@@ -217,6 +223,8 @@ class Operators:
         )
         clients.lite.tell_others = self._peers.sync_lite
         self.replies.passed_by(self._peers)
+        self.resets.passed_by(self._peers)
+        self._cluster.shown.known_by(self._peers)
         self._balancer = ConnectionBalancer(
             self._node_id,
             view,

@@ -23,7 +23,8 @@ def page(
 ) -> tuple[list[Row], str]:
     """Return a page of rows by name, and the token of the next ("" at the end).
 
-    A token is `namespace/name` of the last row given; neither part can hold a slash.
+    A token is `namespace/name` of the last row given. The second part can hold no slash; the first
+    one can, where it is a client's id, which clients choose.
     """
     size = min(page_size or _DEFAULT_PAGE, _MAX_PAGE)
     if page_token:
@@ -80,5 +81,5 @@ async def page_of_names(
 
 
 def _name_of(token: str) -> Name:
-    namespace, _, name = token.partition("/")
+    namespace, _, name = token.rpartition("/")
     return namespace, name

@@ -12,7 +12,9 @@ from strata_broker.base.failures import Methods
 from strata_broker.base.parsing import parse
 from strata_broker.clients.client_commands import ClientCommands
 from strata_broker.clients.connected_clients import ConnectedClients
+from strata_broker.clients.group_resets import GroupResets
 from strata_broker.clients.replies import Replies
+from strata_broker.metadata.shown_revisions import ShownRevisions
 from strata_broker.receives.lite_subscriptions import LiteSubscriptions
 from strata_broker.servicers.peer_lite import take_lite
 from strata_edge.ports import CallError, CallInfo
@@ -29,6 +31,8 @@ class BrokerPeerServicer:
         commands: to them.
         lite: their subscriptions of lite topics.
         replies: of consumers, to them.
+        resets: of consumer groups, told to them.
+        shown: waits for revisions of the metadata.
         cluster: that this broker belongs to; None: it is not checked.
     """
 
@@ -39,11 +43,15 @@ class BrokerPeerServicer:
         lite: LiteSubscriptions,
         *,
         replies: Replies,
+        resets: GroupResets,
+        shown: ShownRevisions,
         cluster: ClusterId | None = None,
     ) -> None:
         self._cluster = own(cluster)
         self._lite = lite
         self._replies = replies
+        self._resets = resets
+        self._shown = shown
         self._clients = clients
         self._commands = commands
 
@@ -97,6 +105,24 @@ class BrokerPeerServicer:
         except DecodeError as error:
             raise CallError("INVALID_ARGUMENT", "not a PushReplyRequest") from error
         return (await self._replies.answer(request)).SerializeToString()
+
+    async def tell_reset(self, data: bytes, info: CallInfo) -> bytes:
+        """Tell clients of this broker of a reset of their consumer group."""
+        self._check_cluster(info)
+        try:
+            request = parse(peer_pb2.TellResetRequest, data)
+        except DecodeError as error:
+            raise CallError("INVALID_ARGUMENT", "not a TellResetRequest") from error
+        return (await self._resets.answer(request)).SerializeToString()
+
+    async def await_revision(self, data: bytes, info: CallInfo) -> bytes:
+        """Answer when this broker knows a revision of the metadata, or after a short time."""
+        self._check_cluster(info)
+        try:
+            request = parse(peer_pb2.AwaitRevisionRequest, data)
+        except DecodeError as error:
+            raise CallError("INVALID_ARGUMENT", "not an AwaitRevisionRequest") from error
+        return (await self._shown.answer(request)).SerializeToString()
 
     def _check_cluster(self, info: CallInfo) -> None:
         if not self._cluster.agrees(info.metadata.get(CLUSTER_HEADER, "")):

@@ -7,7 +7,9 @@ from strata_angelia.ports import CallContext, Server
 from strata_broker.base import errors
 from strata_broker.clients.client_commands import ClientCommands
 from strata_broker.clients.connected_clients import ConnectedClients
+from strata_broker.clients.group_resets import GroupResets
 from strata_broker.clients.replies import Replies
+from strata_broker.metadata.shown_revisions import ShownRevisions
 from strata_broker.receives.lite_subscriptions import LiteSubscriptions
 from strata_broker.servicers.peer_lite import take_lite
 from strata_mq.requests import RequestError
@@ -23,6 +25,8 @@ class PeerPortServicer:
         commands: to them.
         lite: their subscriptions of lite topics.
         replies: of consumers, to them.
+        resets: of consumer groups, told to them.
+        shown: waits for revisions of the metadata.
     """
 
     def __init__(
@@ -32,11 +36,15 @@ class PeerPortServicer:
         lite: LiteSubscriptions,
         *,
         replies: Replies,
+        resets: GroupResets,
+        shown: ShownRevisions,
     ) -> None:
         self._clients = clients
         self._commands = commands
         self._lite = lite
         self._replies = replies
+        self._resets = resets
+        self._shown = shown
 
     def register(self, server: Server) -> None:
         """Serve every RPC on a server that has not started."""
@@ -74,3 +82,15 @@ class PeerPortServicer:
     ) -> peer_pb2.PushReplyResponse:
         """Give a reply to a client of this broker."""
         return await self._replies.answer(request)
+
+    async def tell_reset(
+        self, request: peer_pb2.TellResetRequest, context: CallContext
+    ) -> peer_pb2.TellResetResponse:
+        """Tell clients of this broker of a reset of their consumer group."""
+        return await self._resets.answer(request)
+
+    async def await_revision(
+        self, request: peer_pb2.AwaitRevisionRequest, context: CallContext
+    ) -> peer_pb2.AwaitRevisionResponse:
+        """Answer when this broker knows a revision of the metadata, or after a short time."""
+        return await self._shown.answer(request)

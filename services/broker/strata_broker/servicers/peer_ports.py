@@ -11,7 +11,9 @@ from collections.abc import Callable
 from strata_broker.base.failures import Methods
 from strata_broker.clients.client_commands import ClientCommands
 from strata_broker.clients.connected_clients import ConnectedClients
+from strata_broker.clients.group_resets import GroupResets
 from strata_broker.clients.replies import Replies
+from strata_broker.metadata.shown_revisions import ShownRevisions
 from strata_broker.receives.lite_subscriptions import LiteSubscriptions
 from strata_broker.servicers.peer import BrokerPeerServicer
 from strata_broker.servicers.peer_port import PeerPortServicer
@@ -33,6 +35,8 @@ class PeerPorts:
         commands: to them.
         lite: their subscriptions of lite topics.
         replies: of consumers, to them.
+        resets: of consumer groups, told to them.
+        shown: waits for revisions of the metadata.
     """
 
     def __init__(
@@ -44,6 +48,8 @@ class PeerPorts:
         commands: ClientCommands,
         lite: LiteSubscriptions,
         replies: Replies,
+        resets: GroupResets,
+        shown: ShownRevisions,
     ) -> None:
         self._host = host
         self._network = network
@@ -51,6 +57,8 @@ class PeerPorts:
         self._commands = commands
         self._lite = lite
         self._replies = replies
+        self._resets = resets
+        self._shown = shown
 
     def register(self, client_edge: Edge, guarded: Guarded) -> None:
         """Serve on every port of a broker that has not started."""
@@ -60,6 +68,8 @@ class PeerPorts:
             self._commands,
             self._lite,
             replies=self._replies,
+            resets=self._resets,
+            shown=self._shown,
             cluster=network.cluster,
         )
         if network.peers_on_client_port:
@@ -68,7 +78,12 @@ class PeerPorts:
             servicer.register(guarded(network.peer_edge))
         if network.peer_server is not None:
             PeerPortServicer(
-                self._clients, self._commands, self._lite, replies=self._replies
+                self._clients,
+                self._commands,
+                self._lite,
+                replies=self._replies,
+                resets=self._resets,
+                shown=self._shown,
             ).register(network.peer_server)
 
     async def start(self, client_port: int) -> list[str]:

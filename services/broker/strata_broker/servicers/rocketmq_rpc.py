@@ -16,7 +16,7 @@ from strata_broker.base.audit import AuditTrail
 from strata_broker.base.failures import Methods
 from strata_broker.base.parsing import parse
 from strata_broker.metadata.requests import operator_of
-from strata_broker.servicers.audit import audit
+from strata_broker.servicers.audit import audited_call
 from strata_edge.ports import CallError, CallInfo, UnaryHandler
 from strata_mq.requests import RequestError
 
@@ -44,12 +44,12 @@ def _answering(rpc: Rpc, trail: AuditTrail) -> UnaryHandler:
         except DecodeError as error:
             raise CallError("INVALID_ARGUMENT", str(error)) from error
         try:
-            response = cast("Message", await rpc.function(operator_of(info.metadata), request))
+            with audited_call(trail, rpc.name, request, info):
+                response = cast("Message", await rpc.function(operator_of(info.metadata), request))
         except RequestError as bad:
             response = rpc.response_type(status=errors.status_of(bad))
         else:
             _set_ok(response)
-            audit(trail, rpc.name, request, info)
         return response.SerializeToString()
 
     return answer

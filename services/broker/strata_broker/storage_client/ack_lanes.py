@@ -22,7 +22,12 @@ from strata_broker.base.watermarks import show_watermark
 from strata_broker.storage_client.channels import NodeChannels
 from strata_broker.storage_client.lanes import LEAST_TRY_S, NodeLanes
 from strata_broker.storage_client.leaders import LeaderMap
-from strata_broker.storage_client.storage_client import LED_ELSEWHERE, SERVICE
+from strata_broker.storage_client.storage_client import (
+    LED_ELSEWHERE,
+    SERVICE,
+    TELLS_NOTHING,
+    refused_repeat,
+)
 from strata_mq.requests import RequestError
 from strata_runtime.backoff import Backoff
 from strata_runtime.limits import Limit
@@ -264,7 +269,10 @@ class Acker:
             unknown = outcome == storage_pb2.OUTCOME_NOT_LEADER
             self._repeat_later(lane, acks, storage_pb2.Outcome.Name(outcome), unknown=unknown)
         elif outcome not in _OK_OUTCOMES:
-            self._fail(acks, errors.refused(outcome, result.refusal.reason))
+            refused = errors.refused(outcome, result.refusal.reason)
+            of_repeat = refused_repeat(refused) if outcome in TELLS_NOTHING else refused
+            for one in acks:
+                self._fail([one], of_repeat if one.repeated else refused)
         else:
             lane.backoff.reset()
             outcomes, at = [*result.outcomes], 0
@@ -353,6 +361,9 @@ class Acker:
             self._repeat(lane)
         elif lane.asked and lane.asked != leader:
             self._lanes.give_up(lane.asked)
+        elif lane.acks:
+            # They wait behind a call to another node, which may be silent.
+            self._make_ready(lane)
 
     def _fail(self, acks: list[_Acks], failure: RequestError) -> None:
         for one in acks:

@@ -86,6 +86,7 @@ class AppendBatch:
         "deadline_s",
         "entries",
         "is_uncertain",
+        "may_be_stored",
         "sequence",
         "spans",
     )
@@ -98,6 +99,8 @@ class AppendBatch:
         self.spans: list[Span] = []
         # A leader took it and did not commit it in time.
         self.is_uncertain = False
+        # A try has no result: what a later one meets tells nothing about it.
+        self.may_be_stored = False
         # Set when the batch is first sent; repeats keep both.
         self.data = b""
         self.sequence = 0

@@ -17,7 +17,13 @@ from itertools import islice
 import google_crc32c
 
 from strata.storage.v1 import storage_pb2
-from strata_angelia.ports import DEADLINE_EXCEEDED, TOO_LARGE, AngeliaError
+from strata_angelia.ports import (
+    DEADLINE_EXCEEDED,
+    OVERLOADED,
+    TOO_LARGE,
+    UNAVAILABLE,
+    AngeliaError,
+)
 from strata_broker.base import errors
 from strata_broker.base.config import BrokerConfig
 from strata_broker.base.failures import passed_over, unexpected
@@ -34,7 +40,7 @@ from strata_broker.storage_client.append_batches import (
 from strata_broker.storage_client.channels import NodeChannels
 from strata_broker.storage_client.lanes import LEAST_TRY_S, NodeLanes
 from strata_broker.storage_client.leaders import LeaderMap
-from strata_broker.storage_client.storage_client import LED_ELSEWHERE, SERVICE
+from strata_broker.storage_client.storage_client import LED_ELSEWHERE, SERVICE, refused_repeat
 from strata_mq.layout import (
     MAX_BATCH_BYTES,
     Checksum,
@@ -48,6 +54,16 @@ from strata_runtime.tasks import RequestTasks, Tasks
 from strata_runtime.tracing import Span, SpanKind, inside
 
 _APPEND = SERVICE + "Append"
+# Reasons of a repeat after which nobody knows whether the batch was taken.
+_UNKNOWN = frozenset(
+    (
+        DEADLINE_EXCEEDED,
+        UNAVAILABLE,
+        LED_ELSEWHERE,
+        # Leadership may be lost while a proposal is on its way to a majority.
+        storage_pb2.Outcome.Name(storage_pb2.OUTCOME_NOT_LEADER),
+    )
+)
 # So late may a sender learn that its time is over while its batch waits.
 _SWEEP_INTERVAL_S = 0.1
 # Bytes of columns beside the stored bytes; a batch may be a few bytes too large (rule 22).
@@ -265,7 +281,7 @@ class Appender:
         """Give up the first batches if nobody waits for them."""
         while lane.waiting and lane.waiting[0].deadline_s <= now_s:
             batch = lane.waiting.popleft()
-            self._refuse_all(batch, self._timed_out(lane, may_be_stored=batch.is_uncertain))
+            self._refuse_all(batch, self._timed_out(lane, batch, is_uncertain=batch.is_uncertain))
 
     def _drop_all_late(self) -> None:
         """Tell every sender whose time is over, wherever its messages wait.
@@ -280,9 +296,9 @@ class Appender:
                 late = batch.take_late(now_s)
                 is_under_way = bool(lane.asked) and batch is lane.waiting[0]
                 # A message that continues with the others may still be stored.
-                may_be_stored = bool(batch.entries) or is_under_way or batch.is_uncertain
+                is_uncertain = bool(batch.entries) or is_under_way or batch.is_uncertain
                 for entry in late:
-                    self._refuse(entry, self._timed_out(lane, may_be_stored=may_be_stored))
+                    self._refuse(entry, self._timed_out(lane, batch, is_uncertain=is_uncertain))
             # The first one may be under way; the lane gives it up at its deadline, which is over.
             while len(lane.waiting) > 1 and not lane.waiting[-1].entries:
                 lane.waiting.pop()
@@ -293,10 +309,15 @@ class Appender:
         loop = asyncio.get_running_loop()
         self._sweep = loop.call_later(_SWEEP_INTERVAL_S, self._drop_all_late)
 
-    def _timed_out(self, lane: AppendLane, *, may_be_stored: bool) -> RequestError:
+    def _timed_out(
+        self, lane: AppendLane, batch: AppendBatch, *, is_uncertain: bool
+    ) -> RequestError:
         # A later try tells nothing about an earlier one, which may still be committed.
+        hindrance = DEADLINE_EXCEEDED if is_uncertain else lane.hindrance
+        if hindrance == OVERLOADED and batch.may_be_stored:
+            hindrance = UNAVAILABLE
         return errors.send_timed_out(
-            DEADLINE_EXCEEDED if may_be_stored else lane.hindrance,
+            hindrance,
             self._leaders.explain(lane.raft_group),
             replicated=self._leaders.has_other_replicas(lane.raft_group),
         )
@@ -327,7 +348,12 @@ class Appender:
             for entry in self._done(lane).entries:
                 self._tell(entry, lane.raft_group, elsewhere)
         elif outcome not in (storage_pb2.OUTCOME_UNSPECIFIED, storage_pb2.OUTCOME_OK):
-            self._fail(lane, errors.refused(outcome, result.refusal.reason))
+            failure = errors.refused(outcome, result.refusal.reason)
+            # A batch that is malformed was so in each try; what else a leader says, it says before
+            # it looks whether it has the batch (rule 37).
+            if lane.waiting[0].may_be_stored and outcome != storage_pb2.OUTCOME_INVALID:
+                failure = refused_repeat(failure)
+            self._fail(lane, failure)
         else:
             self.group_clock.learn(result.store_time_ms)
             for entry in self._done(lane).entries:
@@ -382,8 +408,10 @@ class Appender:
         self._retries.add(1, {"reason": reason})
         lane.asked = ""
         lane.hindrance = reason
-        if reason == DEADLINE_EXCEEDED and lane.waiting:
-            lane.waiting[0].is_uncertain = True
+        if lane.waiting:
+            first = lane.waiting[0]
+            first.is_uncertain = first.is_uncertain or reason == DEADLINE_EXCEEDED
+            first.may_be_stored = first.may_be_stored or reason in _UNKNOWN
         pause_s = lane.backoff.next_s()
         lane.pause = asyncio.get_running_loop().call_later(pause_s, self._repeat, lane)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from strata_broker.metadata.first_uses import FirstUses
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.metadata.quotas import Quotas
+from strata_broker.metadata.shown_revisions import ShownRevisions
 from strata_broker.storage_client.storage_tier import StorageTier
 from strata_metadata.client import MetadataClient
 
@@ -21,6 +22,7 @@ class ClusterAccess:
         storage: calls storage nodes.
         quotas: limits of namespaces and topics.
         first_uses: limits of what calls make by naming it.
+        shown: waits until the other brokers know what this one knows.
     """
 
     view: MetadataView
@@ -28,3 +30,4 @@ class ClusterAccess:
     storage: StorageTier
     quotas: Quotas
     first_uses: FirstUses
+    shown: ShownRevisions

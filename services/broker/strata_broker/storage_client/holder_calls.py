@@ -202,5 +202,11 @@ class HolderCalls:
 
 
 async def gather(work: Sequence[Awaitable[Result]]) -> list[Result]:
-    """Await all; the first failure is raised. Callers bound the number."""
-    return list(await asyncio.gather(*work))
+    """Await all; the first failure is raised and ends the others. Callers bound the number."""
+    under_way = [asyncio.ensure_future(one) for one in work]
+    try:
+        return list(await asyncio.gather(*under_way))
+    finally:
+        # Else a round that is repeated leaves calls behind each time.
+        for one in under_way:
+            one.cancel()

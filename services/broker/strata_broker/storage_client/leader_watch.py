@@ -32,8 +32,8 @@ from strata_runtime.tasks import RequestTasks, Tasks
 _WATCH = SERVICE + "Watch"
 _SILENCE = frozenset((UNAVAILABLE, DEADLINE_EXCEEDED))
 
-OnChecks = Callable[[Iterable[storage_pb2.TransactionCheck]], None]
-"""Told of half messages that a producer is to be asked about."""
+OnChecks = Callable[[str, Iterable[storage_pb2.TransactionCheck]], None]
+"""Told of a node and of its half messages that a producer is to be asked about."""
 
 OnGone = Callable[[str], None]
 """Told of a storage node that is no member any more."""
@@ -91,7 +91,7 @@ class LeaderWatch:
             "leader watches", config.max_watches, "streams", metrics=runtime.metrics
         )
         self._watching: dict[str, asyncio.Task[None]] = {}
-        self._on_checks: OnChecks = lambda _: None
+        self._on_checks: OnChecks = lambda *_: None
         self._on_gone: list[OnGone] = []
         self._changed = asyncio.Event()
         view.on_placement(self._changed.set)
@@ -156,7 +156,9 @@ class LeaderWatch:
             AngeliaError: the stream broke.
         """
         number = self._quiet.next_stream()
-        request = storage_pb2.WatchRequest(broker_boot_id=self._boot_id, stream=number)
+        request = storage_pb2.WatchRequest(
+            broker_boot_id=self._boot_id, stream=number, reports_checks=True
+        )
         stream = self._channels.to(node_id).stream(_WATCH, request, storage_pb2.WatchResponse)
         async with aclosing(stream) as responses:  # type: ignore[type-var]
             async for response in responses:
@@ -167,7 +169,7 @@ class LeaderWatch:
 
     def _take(self, node_id: str, response: storage_pb2.WatchResponse) -> None:
         if response.checks:
-            self._on_checks(response.checks)
+            self._on_checks(node_id, response.checks)
         elif response.deliverable:
             self._quiet.told(response.deliverable)
         else:

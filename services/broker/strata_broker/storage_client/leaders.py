@@ -82,10 +82,20 @@ class LeaderMap:
         while (leader := self.leader_of(raft_group)) in ("", former):
             waiter: asyncio.Future[None] = loop.create_future()
             self._waiters.setdefault(raft_group, []).append(waiter)
-            done, _ = await asyncio.wait((waiter,), timeout=ends_s - loop.time())
+            try:
+                done, _ = await asyncio.wait((waiter,), timeout=ends_s - loop.time())
+            finally:
+                if not waiter.done():
+                    self._forget_waiter(raft_group, waiter)
             if not done:
                 return ""
         return leader
+
+    def _forget_waiter(self, raft_group: int, waiter: asyncio.Future[None]) -> None:
+        waiters = self._waiters[raft_group]
+        waiters.remove(waiter)
+        if not waiters:
+            del self._waiters[raft_group]
 
     def on_leader(self, listener: OnLeader) -> None:
         """Call back whenever a node says that it leads a raft group now."""

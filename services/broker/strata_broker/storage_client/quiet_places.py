@@ -85,8 +85,8 @@ class QuietPlaces:
         self._quiet: dict[int, dict[ConsumerPlace, _Quiet]] = {}
         self._count = 0
         self._sweep_at_s = 0.0
-        # Looks under way, by place.
-        self._looks: dict[ConsumerPlace, dict[Look, None]] = {}
+        # Looks under way, by raft group and place.
+        self._looks: dict[int, dict[ConsumerPlace, dict[Look, None]]] = {}
         self._listeners: list[OnNews] = []
         self._on_lost: list[OnLost] = []
         leaders.on_leader(self._led)
@@ -159,7 +159,7 @@ class QuietPlaces:
         """A node has told that there may be messages."""
         for one in places:
             place = ConsumerPlace(one.raft_group, one.topic_id, one.consumer_group_id, one.queue)
-            for look in self._looks.get(place, ()):
+            for look in self._looks.get(place.raft_group, {}).get(place, ()):
                 look.told = True
             self._drop(place)
             self._tell(place)
@@ -174,10 +174,9 @@ class QuietPlaces:
 
     def _led(self, raft_group: int, leader: str) -> None:
         """Another node leads: nobody knows what it has."""
-        for place, looks in self._looks.items():
-            if place.raft_group == raft_group:
-                for look in looks:
-                    look.told = True
+        for looks in self._looks.get(raft_group, {}).values():
+            for look in looks:
+                look.told = True
         lost = list(self._quiet.get(raft_group, ()))
         self._lose(lost, LostPromises(raft_group=raft_group))
 
@@ -192,14 +191,18 @@ class QuietPlaces:
 
     def begin(self, look: Look) -> None:
         """Take in that somebody looks at a place."""
-        self._looks.setdefault(look.place, {})[look] = None
+        place = look.place
+        self._looks.setdefault(place.raft_group, {}).setdefault(place, {})[look] = None
 
     def end(self, look: Look) -> None:
         """Take in that a look is over."""
-        looks = self._looks[look.place]
-        del looks[look]
-        if not looks:
-            del self._looks[look.place]
+        place = look.place
+        by_place = self._looks[place.raft_group]
+        del by_place[place][look]
+        if not by_place[place]:
+            del by_place[place]
+            if not by_place:
+                del self._looks[place.raft_group]
 
     def note(self, place: ConsumerPlace, node: str) -> bool:
         """Make a place quiet, if there is room."""

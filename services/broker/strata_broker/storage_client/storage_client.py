@@ -24,6 +24,7 @@ from strata_broker.storage_client.channels import NodeChannels
 from strata_broker.storage_client.leaders import LeaderMap
 from strata_broker.storage_client.pop_ends import PopTicket
 from strata_broker.storage_client.quiet_places import Look
+from strata_mq.requests import Code, RequestError
 from strata_runtime.backoff import Backoff, Random
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
@@ -34,6 +35,16 @@ Response = TypeVar("Response", bound=Message)
 
 LED_ELSEWHERE = "led elsewhere"
 """Reason of a repeat: another node said that it leads while a call was under way."""
+
+TELLS_NOTHING = frozenset(
+    (
+        storage_pb2.OUTCOME_DISK_FULL,
+        storage_pb2.OUTCOME_READ_ONLY,
+        storage_pb2.OUTCOME_OVERLOADED,
+        storage_pb2.OUTCOME_TOO_MANY_WAITERS,
+    )
+)
+"""Refusals that a node may give before it looks whether it carried out an earlier try."""
 
 _OK_OUTCOMES = frozenset((storage_pb2.OUTCOME_UNSPECIFIED, storage_pb2.OUTCOME_OK))
 
@@ -99,23 +110,33 @@ class StorageClient:
             request: carries the same raft group.
             response_type: has a field `refusal`.
             timeout_s: time for all tries; None: `call_timeout_ms`.
-            wait_s: how much longer the call may take because the request says that it waits.
+            wait_s: how much longer the call may take because the request says that it waits; a
+                repeat has what is left of it, also in its field `wait_ms` if it has one.
 
         Raises:
             RequestError: refused for good, or no answer in time.
         """
         if timeout_s is None:
             timeout_s = self._config.call_timeout_ms / 1000
-        deadline_s = self._clock.monotonic_s() + timeout_s + wait_s
+        wait_ends_s = self._clock.monotonic_s() + wait_s
+        deadline_s = wait_ends_s + timeout_s
+        left_wait_s = wait_s
+        may_be_done = False
         backoff = self._backoff(self._config.max_retry_ms)
         while (left_s := deadline_s - self._clock.monotonic_s()) > 0:
-            try_s = self._try_s(raft_group, left_s) + wait_s
+            try_s = self._try_s(raft_group, left_s - left_wait_s) + left_wait_s
             try:
-                return await self._try(raft_group, rpc, request, response_type, try_s)
+                return await self._try(
+                    raft_group, rpc, request, response_type, try_s, may_be_done=may_be_done
+                )
             except _NotNow as failure:
                 if failure.unknown:
+                    may_be_done = may_be_done or _changes_something(rpc, request)
                     request = _repeat_of(request)
                 await self._pause(raft_group, backoff, deadline_s)
+            if left_wait_s:
+                left_wait_s = max(wait_ends_s - self._clock.monotonic_s(), 0.0)
+                request = _waiting(request, left_wait_s)
         raise errors.timed_out(self._leaders.explain(raft_group))
 
     async def pop(
@@ -129,7 +150,8 @@ class StorageClient:
         """Pop at the present leader of the raft group, for as long as the request waits.
 
         A try without an answer may have taken leases: the next one asks for them, in this pop or in
-        the ticket's next one at this place. If there is none, `ticket.unsettled` has the request.
+        the ticket's next one at this place. If there is none, `ticket.unsettled` has the request,
+        also when this raises.
 
         Args:
             request: what is wanted; it carries the ticket's number.
@@ -206,11 +228,16 @@ class StorageClient:
             response = await self._try(
                 request.raft_group, "Pop", request, storage_pb2.PopResponse, try_s
             )
-            ticket.request = None
-            ticket.unanswered.pop(request.raft_group, None)
-            return response
+        except RequestError as refused:
+            if request.repeated or isinstance(refused.__cause__, AngeliaError):
+                # This try, or one before it, may have taken leases.
+                ticket.unsettled[request.raft_group, request.queue] = request
+            raise
         finally:
             ticket.node = ""
+        ticket.request = None
+        ticket.unanswered.pop(request.raft_group, None)
+        return response
 
     async def node_status(
         self, node_id: str, timeout_s: float
@@ -242,8 +269,10 @@ class StorageClient:
         request: Message,
         response_type: type[Response],
         try_s: float,
+        *,
+        may_be_done: bool = False,
     ) -> Response:
-        """Ask the node that is believed to lead.
+        """Ask the node that is believed to lead; `may_be_done`: an earlier try has no answer.
 
         Raises:
             _NotNow: ask again.
@@ -272,7 +301,10 @@ class StorageClient:
         if refusal.outcome == storage_pb2.OUTCOME_UNREADABLE:
             self._on_unreadable(raft_group)
         if refusal.outcome not in errors.REPEATED_OUTCOMES:
-            raise errors.refused(refusal.outcome, refusal.reason)
+            refused = errors.refused(refusal.outcome, refusal.reason)
+            if may_be_done and refusal.outcome in TELLS_NOTHING:
+                raise refused_repeat(refused)
+            raise refused
         self._leaders.refused(raft_group, node, refusal.leader_node_id)
         # Leadership may be lost while the call's proposal is on its way to a majority.
         lost = refusal.outcome == storage_pb2.OUTCOME_NOT_LEADER
@@ -308,6 +340,7 @@ SAFE_TO_REPEAT = {
     "ResetConsumer": "sets a position; leases taken between two tries are void",
     "Purge": "names the offsets at which queues begin afterwards",
     "ReportClients": "says who lives now",
+    "ReportChecks": "a check that counts already is passed over",
     "EndPops": "a pop that ended is passed over",
     "Flush": "waits",
     "Seal": "an epoch that is sealed stays sealed",
@@ -321,6 +354,32 @@ SAFE_TO_REPEAT = {
 All other calls that change something have a field `repeated`: storage then looks for the effect of
 an earlier try. If that is unknown, a call ends as not answered in time, never as refused.
 """
+
+
+def refused_repeat(refused: RequestError) -> RequestError:
+    """Return the error for a call of which one try has no answer, and the next one was refused.
+
+    The first try may have been carried out: the answer never says "refused" (rule 37).
+    """
+    return RequestError(
+        Code.PROXY_TIMEOUT,
+        f"storage did not answer a try, and refused the next one: {refused.text}",
+    )
+
+
+def _changes_something(rpc: str, request: Message) -> bool:
+    return rpc in SAFE_TO_REPEAT or "repeated" in request.DESCRIPTOR.fields_by_name
+
+
+def _waiting(request: Message, wait_s: float) -> Message:
+    """Return a call that waits for so long at storage, if it can say so."""
+    if "wait_ms" not in request.DESCRIPTOR.fields_by_name:
+        return request
+    # A new object: the last one may still be on its way.
+    again = type(request)()
+    again.CopyFrom(request)
+    again.wait_ms = int(wait_s * 1000)  # type: ignore[attr-defined]
+    return again
 
 
 def _repeat_of(request: Message) -> Message:

@@ -47,7 +47,8 @@ def register_node(
             request comes late, or two processes share a node id.
 
     Raises:
-        MetaRefused: INVALID or LIMIT_REACHED; CONFLICT: a later process is heard.
+        MetaRefused: INVALID or LIMIT_REACHED; CONFLICT: a later process is heard, or the process
+            was removed.
     """
     _check(wanted)
     node = meta_pb2.Node(
@@ -70,11 +71,7 @@ def register_node(
     )
     known = draft.topology.nodes.get(wanted.node_id)
     if known is None:
-        if draft.counters.node_count >= config.max_nodes:
-            raise MetaRefused(
-                meta_pb2.META_OUTCOME_LIMIT_REACHED,
-                f"there are {config.max_nodes} nodes already (nameserver.max_nodes)",
-            )
+        _check_new(draft, node, config)
         draft.counters.node_count += 1
         draft.put(node)
         _complete(draft, node, config)
@@ -130,7 +127,7 @@ def forget_brokers(draft: Draft, delay_ms: int) -> None:
         down_ms = draft.now_ms - node.state_since_ms
         if node.state == meta_pb2.NODE_STATE_DOWN and down_ms >= delay_ms:
             draft.counters.node_count -= 1
-            draft.delete(node)
+            draft.delete(_may_return(node))
 
 
 def drain_node(
@@ -155,14 +152,25 @@ def drain_node(
     return node
 
 
-def remove_node(draft: Draft, node_id: str, *, force: bool) -> meta_pb2.Node:
+def remove_node(draft: Draft, node_id: str, *, force: bool, boot_id: int = 0) -> meta_pb2.Node:
     """Forget a node.
 
+    Args:
+        draft: the change.
+        node_id: of the node.
+        force: remove it whatever it holds.
+        boot_id: of the process that leaves, which does not register again; 0: an operator's wish.
+
     Raises:
-        MetaRefused: NOT_FOUND; CONFLICT, if `force` is not set, while a storage node has replicas,
-            and for the only storage node or broker that runs.
+        MetaRefused: NOT_FOUND, also for a process that another one has replaced; CONFLICT, if
+            `force` is not set, while a storage node has replicas, and for the only storage node or
+            broker that runs.
     """
     node = _stored_node(draft, node_id)
+    if boot_id not in (0, node.boot_id):
+        raise MetaRefused(
+            meta_pb2.META_OUTCOME_NOT_FOUND, f"another process of node {node_id} is registered"
+        )
     if not force:
         _check_others(draft, node)
     replicas = draft.topology.replicas_on(node_id)
@@ -174,8 +182,36 @@ def remove_node(draft: Draft, node_id: str, *, force: bool) -> meta_pb2.Node:
             "if its data is lost for good",
         )
     draft.counters.node_count -= 1
-    draft.delete(node)
+    if node.kind == meta_pb2.NODE_KIND_STORAGE or boot_id:
+        draft.delete(node)
+    else:
+        draft.delete(_may_return(node))
     return node
+
+
+def _may_return(node: meta_pb2.Node) -> meta_pb2.Node:
+    """Return a row for a deletion after which the same process may register (`RemovedNodes`)."""
+    row = _copy(node)
+    row.boot_id = 0
+    return row
+
+
+def _check_new(draft: Draft, node: meta_pb2.Node, config: NameserverConfig) -> None:
+    """Let a node in that has no row.
+
+    Raises:
+        MetaRefused: CONFLICT or LIMIT_REACHED.
+    """
+    if node in draft.removed_nodes:
+        raise MetaRefused(
+            meta_pb2.META_OUTCOME_CONFLICT,
+            f"this process of node {node.node_id} was removed: start it again to join",
+        )
+    if draft.counters.node_count >= config.max_nodes:
+        raise MetaRefused(
+            meta_pb2.META_OUTCOME_LIMIT_REACHED,
+            f"there are {config.max_nodes} nodes already (nameserver.max_nodes)",
+        )
 
 
 def _is_later(known: meta_pb2.Node, wanted: meta_pb2.Node) -> bool:

@@ -280,9 +280,11 @@ class Metadata:
             lambda draft: nodes.drain_node(draft, node_id, self._config, draining=draining)
         )
 
-    async def remove_node(self, node_id: str, *, force: bool) -> meta_pb2.Node:
-        """Forget a node and return the row it had."""
-        node = await self.change(lambda draft: nodes.remove_node(draft, node_id, force=force))
+    async def remove_node(self, node_id: str, *, force: bool, boot_id: int = 0) -> meta_pb2.Node:
+        """Forget a node, or (with `boot_id`) a process that leaves; return the row it had."""
+        node = await self.change(
+            lambda draft: nodes.remove_node(draft, node_id, force=force, boot_id=boot_id)
+        )
         self._detector.removed(node_id)
         self._reports.forget(node_id)
         self._slow_nodes.forget(node_id)

@@ -143,12 +143,14 @@ def set_model(draft: Draft, wanted: meta_pb2.PlacementModel) -> meta_pb2.Placeme
     Raises:
         MetaRefused: INVALID: it cannot be read; CONFLICT: a later version is in use.
     """
+    # Before it is read, which takes as long as it is large.
+    size_bytes = len(wanted.table.encode())
+    if size_bytes > _MAX_PLAN_BYTES:
+        raise invalid(f"the model has {size_bytes} bytes, allowed are {_MAX_PLAN_BYTES}")
     try:
         LoadModel.parse(wanted.table)
     except ModelError as error:
         raise invalid(f"model {wanted.version}: {error}") from None
-    if len(wanted.table) > _MAX_PLAN_BYTES:
-        raise invalid(f"the model has {len(wanted.table)} bytes, allowed are {_MAX_PLAN_BYTES}")
     stored = draft.get(PLACEMENT_MODEL_KEY)
     known = meta_pb2.PlacementModel.FromString(stored) if stored is not None else None
     if known is not None and known.version > wanted.version:

@@ -54,7 +54,11 @@ class LoadModel:
                 int(number): tuple(map(float, slots))
                 for number, slots in document["raft_groups"].items()
             }
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (
+            *(KeyError, TypeError, AttributeError, ValueError),
+            # A number that no float holds; brackets in brackets.
+            *(OverflowError, RecursionError),
+        ) as error:
             raise ModelError(f"it cannot be read: {error}") from None
         if slot_ms <= 0 or _DAY_MS % slot_ms:
             raise ModelError(f"slots of {slot_ms} ms do not make a day")
@@ -62,6 +66,8 @@ class LoadModel:
             raise ModelError("a raft group's loads do not cover a day")
         if not all(math.isfinite(load) for slots in loads.values() for load in slots):
             raise ModelError("a load is not a finite number")
+        if not math.isfinite(sum(max(slots) for slots in loads.values())):
+            raise ModelError("the loads have no finite sum")
         return cls(slot_ms, loads)
 
     def expected(self, raft_group: int, now_ms: int) -> float:

@@ -185,7 +185,9 @@ class MetaServicer:
         """Forget a node."""
         return await once(
             request,
-            self.metadata.remove_node(request.node_id, force=request.force),
+            self.metadata.remove_node(
+                request.node_id, force=request.force, boot_id=request.boot_id
+            ),
             lambda _: meta_pb2.RemoveNodeResponse(),
         )
 

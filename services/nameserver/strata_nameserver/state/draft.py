@@ -9,12 +9,14 @@ has it; `reset` drops everything in flight when leadership is lost.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 from strata.meta.v1 import command_pb2, meta_pb2
 from strata_metadata.rows import StoredRow, change_to, key_of, value_of
 from strata_nameserver.state.access import AccessIndex
 from strata_nameserver.state.answers import MAX_ANSWER_BYTES, KeptAnswers
 from strata_nameserver.state.done_tombstones import DoneTombstones, TombstoneId
+from strata_nameserver.state.removed_nodes import RemovedNodes
 from strata_nameserver.state.topology import Topology
 from strata_state.metadata import MetadataStore
 from strata_state.metadata_keys import APPLIED_KEY, answer_key
@@ -45,6 +47,7 @@ class SpeculativeState:
         self._in_flight: dict[int, tuple[bytes, ...]] = {}
         self.counters = applied_state(store).counters
         self.topology = Topology.load(store)
+        self.removed_nodes = RemovedNodes()
         self.done_tombstones = DoneTombstones.load(store)
         self.access = AccessIndex.load(store)
         self.answers = KeptAnswers.load(store)
@@ -80,6 +83,7 @@ class SpeculativeState:
         for key, change in zip(keys, draft.changes, strict=True):
             self._overlay[key] = (revision, value_of(change))
             self.topology.take(change)
+            self.removed_nodes.take(change)
             self.done_tombstones.take(change)
             self.access.take(change)
         if draft.answered is not None:
@@ -90,8 +94,10 @@ class SpeculativeState:
         self._in_flight[revision] = tuple(keys)
         self.counters = draft.counters
 
-    def applied(self, revision: int) -> None:
-        """Forget what the store has now; nothing happens for a change of another leader."""
+    def applied(self, revision: int, changes: Iterable[meta_pb2.Change]) -> None:
+        """Forget what the store has now, if this leader staged it."""
+        for change in changes:
+            self.removed_nodes.take(change)
         for key in self._in_flight.pop(revision, ()):
             staged = self._overlay.get(key)
             if staged is not None and staged[0] == revision:
@@ -127,6 +133,11 @@ class Draft:
         self.counters.CopyFrom(state.counters)
         self.counters.revision += 1
         self._stamp_before = state.counters.stamp
+
+    @property
+    def removed_nodes(self) -> RemovedNodes:
+        """Processes of storage nodes that may not come back."""
+        return self._state.removed_nodes
 
     @property
     def revision(self) -> int:

@@ -186,7 +186,7 @@ class MetadataMachine:
         self._applied = applied
         self._has_leftovers = len(leftovers) == _MAX_LEFTOVERS
         for revision in revisions:
-            self.speculative.applied(revision.number)
+            self.speculative.applied(revision.number, revision.changes)
         self._changes_total.add(len(revisions))
         self._hub.publish(revisions)
 

@@ -41,6 +41,8 @@ class PendingOptions:
             others are sent then.
         transaction_check_interval_ms: time between two checks of a half message.
         max_transaction_checks: checks before a half message is given up.
+        max_transaction_age_ms: group time since it was stored after which one is given up that was
+            checked less often.
         checks_in_flight_max: checks that are being read and handed to brokers.
         check_read_bytes: bytes of their messages that are read at once; a single message always is.
         uncheckable_max: half messages without a connected producer that are handled in one
@@ -57,6 +59,7 @@ class PendingOptions:
     forwards_unanswered_max: int = 100_000
     transaction_check_interval_ms: int = 30_000
     max_transaction_checks: int = 15
+    max_transaction_age_ms: int = 72 * 3_600_000
     checks_in_flight_max: int = 1_000
     check_read_bytes: int = 4 * _MIB
     uncheckable_max: int = 10_000
@@ -418,6 +421,13 @@ class StorageConfig(Section):
         le=1_000,
         description="Most checks of a transaction; then its message goes to the dead-letter topic.",
     )
+    max_transaction_age_ms: int = Field(
+        default=_OPTIONS.engine.pending.max_transaction_age_ms,
+        ge=1_000,
+        description="Age of an open transaction at which its message goes there with fewer checks, "
+        "such as when no producer of its topic connects any more; longer than the "
+        "`transaction.max_first_check_ms` of the brokers.",
+    )
 
     max_kv_value_bytes: int = Field(
         default=_MIB,
@@ -454,6 +464,7 @@ class StorageConfig(Section):
                     turn_interval_ms=self.timer_interval_ms,
                     transaction_check_interval_ms=self.transaction_check_interval_ms,
                     max_transaction_checks=self.max_transaction_checks,
+                    max_transaction_age_ms=self.max_transaction_age_ms,
                 ),
             ),
             watch=WatcherOptions(interests_max=self.max_interests),

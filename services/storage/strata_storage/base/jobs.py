@@ -24,8 +24,10 @@ class NodeThreads:
         write: runs calls that belong to the log's writer thread.
         read: runs reads in the small pool of reading threads.
         flush: runs long work that must delay neither.
+        disk: looks how full the disk is, and makes room: long work must not delay that either.
     """
 
     write: RunJob
     read: RunJob
     flush: RunJob
+    disk: RunJob

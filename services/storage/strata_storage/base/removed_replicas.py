@@ -22,7 +22,9 @@ import errno
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -123,6 +125,9 @@ class RemovedReplicas:
         self._options = options
         self.count = 0
         self.held_bytes = 0
+        # Folders that are being filled: `put` and `clean` run in different threads.
+        self._unfinished: set[Path] = set()
+        self._unfinished_lock = threading.Lock()
         # Why the note of a folder cannot be read, as it was logged.
         self._unread: dict[Path, str] = {}
         self._logger = get_logger("storage")
@@ -139,16 +144,34 @@ class RemovedReplicas:
         """
         path = self.path(replica.replica_id)
         new = path.with_name(path.name + _UNFINISHED)
-        shutil.rmtree(new, ignore_errors=True)
-        (new / _LOG).mkdir(parents=True)
-        for name in segments:
-            _second_name(self._log_folder / name, new / _LOG / name)
-        sync_folder(new / _LOG)
-        _write_note(new, replica)
-        shutil.rmtree(path, ignore_errors=True)
-        new.rename(path)
-        sync_folder(self.folder)
+        with self._filling(new):
+            shutil.rmtree(new, ignore_errors=True)
+            (new / _LOG).mkdir(parents=True)
+            for name in segments:
+                _second_name(self._log_folder / name, new / _LOG / name)
+            sync_folder(new / _LOG)
+            _write_note(new, replica)
+            shutil.rmtree(path, ignore_errors=True)
+            new.rename(path)
+            sync_folder(self.folder)
         self.count = _count(self.listed())
+
+    @contextmanager
+    def _filling(self, folder: Path) -> Iterator[None]:
+        """Keep an unfinished folder from being taken for what a power loss left."""
+        with self._unfinished_lock:
+            self._unfinished.add(folder)
+        try:
+            yield
+        finally:
+            with self._unfinished_lock:
+                self._unfinished.discard(folder)
+
+    def _delete_leftovers(self) -> None:
+        for path in self._folders(unfinished=True):
+            with self._unfinished_lock:
+                if path not in self._unfinished:
+                    shutil.rmtree(path, ignore_errors=True)
 
     def path(self, replica_id: int) -> Path:
         """Return the folder of a replica."""
@@ -206,8 +229,7 @@ class RemovedReplicas:
             disk_is_low: room is short: one more goes, if that makes room.
             is_in_log: whether the log has a replica that did not end.
         """
-        for path in self._folders(unfinished=True):
-            shutil.rmtree(path, ignore_errors=True)
+        self._delete_leftovers()
         kept, damaged = self._look()
         retention_ms = self._options.retention_ms
         for path in damaged:

@@ -58,12 +58,14 @@ class WatchUpdate:
     """News for one broker: all raft groups led here (None: as told before), checks or places.
 
     `health`: what the node says of itself; with the raft groups, None: as told before.
+    `wants_reports`: the broker is to report which of the checks it gave to a producer.
     """
 
     led_groups: Sequence[int] | None
     checks: Sequence[TransactionCheck] = ()
     health: meta.StorageHealth | None = None
     deliverable: Sequence[DeliverablePlace] = ()
+    wants_reports: bool = False
 
 
 class _Watch:
@@ -75,13 +77,17 @@ class _Watch:
         "checks",
         "interests",
         "number",
+        "reports_checks",
         "roles_changed",
         "wake",
     )
 
-    def __init__(self, boot_id: int, number: int, interests: Interests) -> None:
+    def __init__(
+        self, boot_id: int, number: int, interests: Interests, *, reports_checks: bool
+    ) -> None:
         self.boot_id = boot_id
         self.number = number
+        self.reports_checks = reports_checks
         self.wake = asyncio.Event()
         self.interests = InterestStream(interests, self.wake.set)
         self.roles_changed = True
@@ -165,6 +171,11 @@ class Watchers:
             return True
         return False
 
+    def reports_checks(self, boot_id: int) -> bool:
+        """Whether a broker reports the checks that it gave to a producer; an older one does not."""
+        watches = [watch for watch in self._watches if watch.boot_id == boot_id]
+        return bool(watches) and all(watch.reports_checks for watch in watches)
+
     def stream(self, boot_id: int, number: int) -> InterestStream | None:
         """Return a broker's stream by the number that the broker gave it; None: not open here."""
         if not number:
@@ -174,12 +185,15 @@ class Watchers:
                 return watch.interests
         return None
 
-    async def updates(self, boot_id: int, number: int = 0) -> AsyncGenerator[WatchUpdate]:
+    async def updates(
+        self, boot_id: int, number: int = 0, *, reports: bool = False
+    ) -> AsyncGenerator[WatchUpdate]:
         """Yield what a broker is to know: the leaderships first, then whatever comes.
 
         Args:
             boot_id: of the broker.
             number: what it calls this stream; 0: no pop of it wants to be told on it.
+            reports: whether it reports the checks that it gave to a producer.
 
         Raises:
             Refused: OUTCOME_OVERLOADED, too many watch.
@@ -187,7 +201,7 @@ class Watchers:
         options = self._options
         if len(self._watches) >= options.watchers_max:
             raise Refused(pb.OUTCOME_OVERLOADED, f"{options.watchers_max} brokers watch already")
-        watch = _Watch(boot_id, number, self._interests)
+        watch = _Watch(boot_id, number, self._interests, reports_checks=reports)
         self._watches[watch] = None
         try:
             while True:
@@ -196,7 +210,8 @@ class Watchers:
                     watch.roles_changed = False
                     yield WatchUpdate(self.led_groups(), health=self._health)
                 while watch.checks and not watch.roles_changed:
-                    yield WatchUpdate(None, watch.take_checks(options.checks_per_answer))
+                    checks = watch.take_checks(options.checks_per_answer)
+                    yield WatchUpdate(None, checks, wants_reports=reports)
                 while watch.interests.has_news and not watch.roles_changed:
                     told = watch.interests.take_told(options.places_per_answer)
                     yield WatchUpdate(None, deliverable=told)

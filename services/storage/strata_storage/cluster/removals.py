@@ -126,7 +126,7 @@ class Removals:
             return
         try:
             now_ms = self._clock.wall_ms()
-            gone = await self._threads.flush(
+            gone = await self._threads.disk(
                 lambda: aside.clean(now_ms, disk_is_low=disk_is_low, is_in_log=self._has)
             )
         except OSError as error:

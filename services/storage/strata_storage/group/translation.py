@@ -224,6 +224,7 @@ def watch_response(update: WatchUpdate) -> pb.WatchResponse:
             exhausted=check.exhausted,
             store_time_ms=check.store_time_ms,
             message=check.message,
+            wants_report=update.wants_reports and not check.exhausted,
         )
     for place in update.deliverable:
         response.deliverable.add(**place._asdict())

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from strata.kv.v1 import kv_storage_pb2 as kv
 from strata.storage.v1 import storage_pb2 as pb
 from strata_kv.machine import KvApplyError, TableMachine
 from strata_kv.names import QUEUE
@@ -16,6 +17,7 @@ from strata_state.ports import RowBatch
 from strata_storage.base.errors import ApplyError, Refused
 from strata_storage.kv.leader import KvLeader
 from strata_storage.kv.options import KvOptions
+from strata_storage.kv.shares import StreamShares
 from strata_storage.leading.leader import GroupLeader
 from strata_storage.rows.machine import GroupMachine
 
@@ -28,7 +30,7 @@ class KvGroup:
     Attributes:
         tables: what is applied.
         leader: None while this replica follows.
-        dumps: exports under way.
+        dumps: shares of exports under way.
     """
 
     def __init__(self, machine: GroupMachine, options: KvOptions) -> None:
@@ -43,7 +45,8 @@ class KvGroup:
         )
         self.tables.listener = self._wake
         self.leader: KvLeader | None = None
-        self.dumps = 0
+        self.dumps = StreamShares("exports", options.dumps, pb.OUTCOME_OVERLOADED)
+        self._follows = StreamShares("watches", options.followers, pb.OUTCOME_TOO_MANY_WAITERS)
         # Table -> who waits for its next change.
         self._followers: defaultdict[int, set[asyncio.Event]] = defaultdict(set)
 
@@ -137,41 +140,24 @@ class KvGroup:
     @property
     def follower_count(self) -> int:
         """Streams that tell changes."""
-        return sum(map(len, self._followers.values()))
+        return self._follows.used
 
     @contextmanager
-    def following(self, table_id: int) -> Iterator[asyncio.Event]:
+    def following(self, table_id: int, owner: kv.StreamOwner) -> Iterator[asyncio.Event]:
         """Yield an event that is set after every change of a table, and when the leader goes.
 
         Raises:
             Refused: OUTCOME_TOO_MANY_WAITERS.
         """
-        if self.follower_count >= self._options.max_followers:
-            limit = self._options.max_followers
-            raise Refused(pb.OUTCOME_TOO_MANY_WAITERS, f"{limit} watches are open already")
         changed = asyncio.Event()
-        self._followers[table_id].add(changed)
-        try:
-            yield changed
-        finally:
-            self._followers[table_id].discard(changed)
-            if not self._followers[table_id]:
-                del self._followers[table_id]
-
-    @contextmanager
-    def dumping(self) -> Iterator[None]:
-        """Count an export.
-
-        Raises:
-            Refused: OUTCOME_OVERLOADED.
-        """
-        if self.dumps >= self._options.max_dumps:
-            raise Refused(pb.OUTCOME_OVERLOADED, f"{self._options.max_dumps} exports are under way")
-        self.dumps += 1
-        try:
-            yield
-        finally:
-            self.dumps -= 1
+        with self._follows.holding(owner):
+            self._followers[table_id].add(changed)
+            try:
+                yield changed
+            finally:
+                self._followers[table_id].discard(changed)
+                if not self._followers[table_id]:
+                    del self._followers[table_id]
 
     def _wake(self, table_ids: Iterable[int]) -> None:
         for table_id in table_ids:

@@ -16,7 +16,7 @@ from strata.kv.v1 import kv_storage_pb2 as kv
 from strata.storage.v1 import storage_pb2 as pb
 from strata_kv.commands import KvWrite, encode_kv_write
 from strata_kv.decider import BatchDecision, Decider, WriteRefused
-from strata_kv.machine import TableMachine
+from strata_kv.machine import ItemExpiry, TableMachine
 from strata_kv.names import QUEUE
 from strata_mq.commands import DropKind
 from strata_multiraft import LogFull, NotLeader, Overloaded, ReadOnly
@@ -25,6 +25,7 @@ from strata_storage.base.errors import Refused
 from strata_storage.group.translation import topic_of
 from strata_storage.kv.failures import refusal_of_row
 from strata_storage.kv.options import KvOptions
+from strata_storage.kv.unread_items import UnreadItems
 from strata_storage.leading.leader import GroupLeader
 from strata_storage.leading.proposer import refusal_of
 from strata_storage.rows.machine import GroupMachine
@@ -66,6 +67,7 @@ class KvLeader:
         # No item ends before, as far as it is known.
         self._floor_ms = 0
         self._next_expiry_ms = 0
+        self._unread = UnreadItems(options.max_unread_items, options.unread_retry_ms)
         self._is_expiring = False
 
     def __len__(self) -> int:
@@ -216,30 +218,75 @@ class KvLeader:
             Refused: not now; it is tried again.
             StateError: the same; none of those that are due could be read.
         """
-        now_ms = self._proposer.now_ms()
-        if self._is_expiring or now_ms < self._next_expiry_ms or not self._leader.ready:
+        if self._is_expiring or not self._leader.ready:
             return 0
-        due = self._tables.expiries(self._floor_ms, now_ms + 1, self._options.expiry_batch)
+        now_ms, batch = self._proposer.now_ms(), self._options.expiry_batch
+        again = self._unread.due(now_ms, batch // 2)
+        due = self._due(now_ms, batch - len(again))
+        if not due and not again:
+            return 0
+        decision = self._decider.expire([*again, *due])
+        if decision.sections:
+            self._propose_end(decision, now_ms)
+        elif not decision.unread:
+            # An entry in flight says what becomes of them.
+            return 0
+        self._passed(again, due, decision, now_ms)
+        if not decision.sections:
+            raise decision.unread[-1][1]
+        return len(again) + len(due) - len(decision.unread)
+
+    def _due(self, now_ms: int, limit: int) -> list[ItemExpiry]:
+        """Return the next items whose time is over, without those that could not be read before."""
+        if now_ms < self._next_expiry_ms:
+            return []
+        # Those may be where the scan begins.
+        most = limit + len(self._unread)
+        found = self._tables.expiries(self._floor_ms, now_ms + 1, most)
+        due = [item for item in found if item not in self._unread][:limit]
         if not due:
+            self._floor_ms = now_ms + 1
             first = self._tables.expiries(self._floor_ms, _NEVER_MS, 1)
             self._next_expiry_ms = first[0].expires_at_ms if first else _NEVER_MS
-            return 0
-        decision = self._decider.expire(due)
-        if not decision.sections:
-            return 0
-        command = KvWrite(now_ms, 0, 0, b"", decision.sections)
+        return due
+
+    def _propose_end(self, decision: BatchDecision, now_ms: int) -> None:
+        """Propose the end of items.
+
+        Raises:
+            Refused: nothing was proposed.
+        """
 
         def applied() -> None:
             self._decider.applied(decision)
+            # An item may have been given more time.
+            self._note_end(decision)
             self._is_expiring = False
 
+        command = KvWrite(now_ms, 0, 0, b"", decision.sections)
         self._proposer.propose((encode_kv_write(command),), applied)
         self._decider.accept(decision)
         self._is_expiring = True
-        # Scans begin behind what is gone, not at the first key (rule 27), unless a write from now
-        # on says otherwise.
-        self._floor_ms = decision.first_unread_ms or due[-1].expires_at_ms
-        return len(due)
+
+    def _passed(
+        self,
+        again: Sequence[ItemExpiry],
+        due: Sequence[ItemExpiry],
+        decision: BatchDecision,
+        now_ms: int,
+    ) -> None:
+        """Let scans begin behind what was decided, not at the first key (rule 27).
+
+        A write from now on may say otherwise, and so does an item that is not kept for later.
+        """
+        unread = [item for item, _ in decision.unread]
+        for item in set(again).difference(unread):
+            self._unread.discard(item)
+        floor_ms = due[-1].expires_at_ms if due else self._floor_ms
+        for item in unread:
+            if not self._unread.add(item, now_ms):
+                floor_ms = min(floor_ms, item.expires_at_ms)
+        self._floor_ms = floor_ms
 
 
 def _reply(response: kv.WriteResponse) -> bytes:

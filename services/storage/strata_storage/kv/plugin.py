@@ -82,7 +82,7 @@ class KvStoragePlugin:
         used = {
             "max_batches_in_flight": sum(len(group.leader) for group in groups if group.leader),
             "max_followers": sum(group.follower_count for group in groups),
-            "max_dumps": sum(group.dumps for group in groups),
+            "max_dumps": sum(group.dumps.used for group in groups),
             "memory_unsettled_max_bytes": sum(group.tables.unsettled_bytes for group in groups),
         }
         return [(float(value), {"limit": limit}) for limit, value in used.items()]

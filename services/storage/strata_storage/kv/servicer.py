@@ -164,7 +164,7 @@ class KvStorageServicer:
         leader, table_id = group.leading(), request.table.topic_id
         # Before the first answer: the caller goes on from its revision, wherever the table is.
         _check_here(engine, request.table)
-        with group.following(table_id) as changed:
+        with group.following(table_id, request.owner) as changed:
             revision = _revision(group, table_id)
             if request.from_revision:
                 # A revision to come is waited for, as in etcd.
@@ -208,7 +208,7 @@ class KvStorageServicer:
         """Tell all items as they are now."""
         group, engine = await self._leading(request.raft_group)
         _check_here(engine, request.table)
-        with group.dumping():
+        with group.dumps.holding(request.owner):
             table_id = request.table.topic_id
             revision = _revision(group, table_id)
             rows = group.tables.scan(table_id, b"", b"")

@@ -5,7 +5,8 @@
     RocksdbStore (storage/state) --- Flusher --- StorageNode --- StorageServicer, at an Angelia
                                                                   server
 
-Threads: the log's writer; a few readers; one for flushes and other long work.
+Threads: the log's writer; a few readers; one for flushes and other long work; one that looks after
+the disk's room.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ class NodeStores:
 
 
 class _Threads:
-    """The threads of a node: one writes the log, some read, one does long work, one helps others.
+    """The threads of a node: for the log, reads, long work, the disk's room, other nodes.
 
     Args:
         writer: of the log; it has opened the log already.
@@ -182,6 +183,7 @@ class _Threads:
         self.writer = writer
         self.readers = ReadThreads(options.reader_threads, options.reads_max, "storage-read")
         self.flushes = ReadThreads(1, options.reads_max, "storage-flush")
+        self.disk = ReadThreads(1, options.reads_max, "storage-disk")
         # One thread: what followers and snapshots need is read in order, beside the writer.
         self.catch_up = WriterThread("storage-catch-up")
 
@@ -192,7 +194,7 @@ class _Threads:
 
     def end_all_but_writer(self) -> None:
         """Likewise; the writer goes on."""
-        for each in (self.readers, self.catch_up, self.flushes):
+        for each in (self.readers, self.catch_up, self.flushes, self.disk):
             each.close()
 
 
@@ -416,7 +418,7 @@ class StorageApp:
                 aside=self._aside(options),
             ),
             raft,
-            NodeThreads(writer, threads.readers, threads.flushes),
+            NodeThreads(writer, threads.readers, threads.flushes, threads.disk),
             cluster=NodeCluster(
                 self._node_id,
                 self._peers,

@@ -461,13 +461,13 @@ class StorageNode:
         """Note how full the disk is; give the ballast back or take it again."""
         before = self.disk_guard.mark
         try:
-            space = await self._threads.flush(self._data.disk.space)
+            space = await self._threads.disk(self._data.disk.space)
             mark = self.disk_guard.observe(space, use_of(self._data.disk))
             if mark != before:
                 self._logger.warning("disk mark", mark=mark.name, before=before.name)
                 # At once: who leads here and is refused now may be led where there is room.
                 self._raft.set_disk_mark(self.raft_mark())
-            await self._threads.flush(lambda: self._reserve.follow(mark))
+            await self._threads.disk(lambda: self._reserve.follow(mark))
             if mark > DiskMark.NORMAL:
                 await self._removals.clean(disk_is_low=True)
         except OSError as error:

@@ -78,6 +78,8 @@ class PendingList:
         size_bytes = 0
         last = query.after or PendingKey(0, 0, 0)
         begin = last if query.after is None else last.following()
+        # Nothing waits below the bound, only tombstones lie there (rule 27).
+        begin = max(begin, self._machine.pending_bound)
         for number, (key, row) in enumerate(self._machine.rows.pending.scan(begin), 1):
             if query.wants(row):
                 size_bytes += row.length if query.with_messages else 0

@@ -6,10 +6,12 @@ Protobuf to engine calls and back, as `servicer` does for the rest. No decision 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import CallContext
 from strata_mq.layout import PartKind, PendingKey, PendingRef, pack_message_id
+from strata_state.ports import StateError
 from strata_storage.base.disk_guard import DiskGuard, DiskMark
 from strata_storage.base.errors import Refused
 from strata_storage.group.engine import GroupEngine
@@ -32,7 +34,7 @@ _KIND_NUMBERS = {
 
 
 class PendingServicer:
-    """EndTransaction, Recall and ListPending; base of the whole service's handler."""
+    """EndTransaction, ReportChecks, Recall and ListPending; base of the service's handler."""
 
     def __init__(self, engines: Engines, instruments: Instruments, disk: DiskGuard) -> None:
         self._engines = engines
@@ -75,6 +77,18 @@ class PendingServicer:
             for number, outcome in zip(wrong, second, strict=True):
                 outcomes[number] = outcome
         return list(map(_outcome_of, outcomes))
+
+    async def report_checks(
+        self, request: pb.ReportChecksRequest, context: CallContext
+    ) -> pb.ReportChecksResponse:
+        """Count the transaction checks that a producer was given."""
+        for check in request.checks:
+            # Where it cannot be counted, the half is checked once more.
+            with suppress(Refused, StateError):
+                leader = self._deciding(self._engines.engine(check.raft_group))
+                name = PendingRef(check.pending.index, check.pending.ordinal)
+                leader.pending.transactions.given(name, check.check_count)
+        return pb.ReportChecksResponse()
 
     async def recall(self, request: pb.RecallRequest, context: CallContext) -> pb.RecallResponse:
         """Take back a message that nobody got yet."""

@@ -468,14 +468,14 @@ class StorageServicer(ReadServicer):
         self, request: pb.WatchRequest, context: CallContext
     ) -> AsyncIterator[pb.WatchResponse]:
         """Tell which raft groups are led here, now and after every change, and what to check."""
-        boot_id, brokers = request.broker_boot_id, self._holders.brokers
-        brokers.watches(boot_id)
+        boot_id, number, reports = request.broker_boot_id, request.stream, request.reports_checks
+        self._holders.brokers.watches(boot_id)
         try:
-            async with aclosing(self._watchers.updates(boot_id, request.stream)) as updates:
-                async for update in updates:
+            async with aclosing(self._watchers.updates(boot_id, number, reports=reports)) as told:
+                async for update in told:
                     yield watch_response(update)
         finally:
-            brokers.unwatched(boot_id, self._clock.monotonic_s())
+            self._holders.brokers.unwatched(boot_id, self._clock.monotonic_s())
 
     # Translation --------------------------------------------------------------------------------
 

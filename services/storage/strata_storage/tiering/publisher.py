@@ -35,7 +35,7 @@ from strata_tier.objects import (
 )
 from strata_tier.ranges import RowTierMetadata, encode_manifest, manifest_of
 from strata_tier.store import StoreError, parts_of
-from strata_tier.upkeep import manifests_in
+from strata_tier.upkeep import manifests_of
 
 PUBLISH_FAILURES = (StoreError, TierError, LogError, StateError)
 """Failures of a publication: what it needs is not there, or the store did not take it."""
@@ -129,7 +129,7 @@ class Publisher:
         # None of this leader's is on its way meanwhile.
         async with self._publishing:
             before_ms = self._uploader.now_ms()
-            if raft_group not in await manifests_in(self._place.store, home):
+            if not await manifests_of(self._place.store, home, raft_group):
                 # Nothing of this raft group can be restored, so nothing is kept for that.
                 return before_ms
         return self._covered_ms
@@ -257,7 +257,7 @@ class Publisher:
     async def _forget_old(self) -> None:
         """Delete all but the newest manifests, and their checkpoints."""
         store, home, raft_group = self._place.store, self._place.home, self._engine.raft_group
-        names = sorted((await manifests_in(store, home)).get(raft_group, ()))
+        names = sorted(await manifests_of(store, home, raft_group))
         keys = [
             key
             for name in names[:-_KEPT]

@@ -17,17 +17,28 @@ _ROW = struct.Struct(">HI")
 _VERSION = 1
 _LAST = 1
 PART_BYTES = 1024 * 1024
+# From this part on they are larger: a part number has two bytes, and the rows of tables may be more
+# than memory. With the largest value of a table each fits into the smallest segment.
+_LARGE_FROM = 0x8000
+_LARGE_BYTES = 3 * PART_BYTES
+_PARTS_MAX = 0xFFFF
 
 
 class CheckpointError(Exception):
-    """The payload is no checkpoint part of this version."""
+    """The payload is no checkpoint part of this version, or rows are too many for a checkpoint."""
 
 
 def encode_checkpoint(
     rows: Iterable[Row], raft_group: int, replica_id: int, applied: AppliedRow
 ) -> Iterator[Frame]:
-    """Lay rows out in frames of about 1 MiB, one at a time; at least one, the last one marked."""
+    """Lay rows out in frames of about 1 MiB, one at a time; at least one, the last one marked.
+
+    Raises:
+        CheckpointError: the rows are too many for a checkpoint, 128 GiB.
+    """
     for number, (row_count, data, is_last) in enumerate(_parts(rows)):
+        if number >= _PARTS_MAX:
+            raise CheckpointError(f"rows are more than {_PARTS_MAX} parts of a checkpoint")
         flags = _LAST if is_last else 0
         head = _HEAD.pack(_VERSION, flags, number, row_count, applied.raft_index)
         yield Frame(
@@ -43,13 +54,14 @@ def encode_checkpoint(
 def _parts(rows: Iterable[Row]) -> Iterator[tuple[int, bytes, bool]]:
     """Iterate (row count, rows, whether it is the last part)."""
     pieces: list[bytes] = []
-    count = size = 0
+    count = size = number = 0
     for key, value in rows:
         pieces += (_ROW.pack(len(key), len(value)), key, value)
         count += 1
         size += _ROW.size + len(key) + len(value)
-        if size >= PART_BYTES:
+        if size >= (PART_BYTES if number < _LARGE_FROM else _LARGE_BYTES):
             yield count, b"".join(pieces), False
+            number += 1
             pieces, count, size = [], 0, 0
     yield count, b"".join(pieces), True
 

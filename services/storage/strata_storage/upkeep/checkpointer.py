@@ -21,7 +21,7 @@ from strata_state.ports import StateError
 from strata_storage.base.config import RetentionOptions
 from strata_storage.base.errors import Refused
 from strata_storage.group.engine import GroupEngine
-from strata_storage.upkeep.checkpoint import encode_checkpoint
+from strata_storage.upkeep.checkpoint import CheckpointError, encode_checkpoint
 
 # Limit of a group commit, unless one frame alone has more; it fits into the smallest segment.
 _WRITE_BYTES = 2 * 1024 * 1024
@@ -258,7 +258,7 @@ class Checkpointer:
         except LogFull:
             # The older one still holds; it is tried again.
             return False
-        except (StateError, Refused) as error:
+        except (StateError, Refused, CheckpointError) as error:
             self._waits(writing.engine, error)
             return False
         if writing.is_whole:
@@ -277,7 +277,7 @@ class Checkpointer:
         self.indexes[replica_id] = writing.applied.raft_index
         self._on_written()
 
-    def _waits(self, engine: GroupEngine, error: StateError | Refused) -> None:
+    def _waits(self, engine: GroupEngine, error: Exception) -> None:
         self._logger.warning("checkpoint waits", raft_group=engine.raft_group, reason=str(error))
 
 

@@ -38,6 +38,115 @@ CLIENT_COMMAND_VERIFY_MESSAGE: ClientCommand.ValueType  # 2
 Global___ClientCommand: _TypeAlias = ClientCommand  # noqa: Y015
 
 @_typing.final
+class AwaitRevisionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitRevisionRequest: _TypeAlias = AwaitRevisionRequest  # noqa: Y015
+
+@_typing.final
+class AwaitRevisionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitRevisionResponse: _TypeAlias = AwaitRevisionResponse  # noqa: Y015
+
+@_typing.final
+class TellResetRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONSUMER_GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    consumer_group: _builtins.str
+    """Both of the default namespace, the only one with such members."""
+    topic: _builtins.str
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueReset]: ...
+    def __init__(
+        self,
+        *,
+        consumer_group: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        queues: _abc.Iterable[Global___QueueReset] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "queues", b"queues", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TellResetRequest: _TypeAlias = TellResetRequest  # noqa: Y015
+
+@_typing.final
+class QueueReset(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    BEGINS_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    queue: _builtins.int
+    begins: _builtins.bool
+    """The reset begins: what members store for this queue does not count."""
+    offset: _builtins.int
+    """The reset has ended: where members go on."""
+    failed: _builtins.bool
+    """The reset has failed, or it is not known whether it took effect."""
+    def __init__(
+        self,
+        *,
+        queue: _builtins.int = ...,
+        begins: _builtins.bool = ...,
+        offset: _builtins.int = ...,
+        failed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["begins", b"begins", "failed", b"failed", "offset", b"offset", "state", b"state"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begins", b"begins", "failed", b"failed", "offset", b"offset", "queue", b"queue", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_state: _TypeAlias = _typing.Literal["begins", "offset", "failed"]  # noqa: Y015
+    _WhichOneofArgType_state: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_state) -> _WhichOneofReturnType_state | None: ...
+
+Global___QueueReset: _TypeAlias = QueueReset  # noqa: Y015
+
+@_typing.final
+class TellResetResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TellResetResponse: _TypeAlias = TellResetResponse  # noqa: Y015
+
+@_typing.final
 class SyncLiteRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -59,6 +59,16 @@ class PeerServiceStub(object):
                 request_serializer=strata_dot_broker_dot_v1_dot_peer__pb2.PushReplyRequest.SerializeToString,
                 response_deserializer=strata_dot_broker_dot_v1_dot_peer__pb2.PushReplyResponse.FromString,
                 _registered_method=True)
+        self.TellReset = channel.unary_unary(
+                '/strata.broker.v1.PeerService/TellReset',
+                request_serializer=strata_dot_broker_dot_v1_dot_peer__pb2.TellResetRequest.SerializeToString,
+                response_deserializer=strata_dot_broker_dot_v1_dot_peer__pb2.TellResetResponse.FromString,
+                _registered_method=True)
+        self.AwaitRevision = channel.unary_unary(
+                '/strata.broker.v1.PeerService/AwaitRevision',
+                request_serializer=strata_dot_broker_dot_v1_dot_peer__pb2.AwaitRevisionRequest.SerializeToString,
+                response_deserializer=strata_dot_broker_dot_v1_dot_peer__pb2.AwaitRevisionResponse.FromString,
+                _registered_method=True)
 
 
 class PeerServiceServicer(object):
@@ -99,6 +109,21 @@ class PeerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TellReset(self, request, context):
+        """Tells before and after a consumer group's positions are reset: members that are connected here
+        keep positions of their own and would store them over the new ones.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AwaitRevision(self, request, context):
+        """Answers when this broker knows a revision of the metadata, or after a short time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -126,6 +151,16 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     servicer.PushReply,
                     request_deserializer=strata_dot_broker_dot_v1_dot_peer__pb2.PushReplyRequest.FromString,
                     response_serializer=strata_dot_broker_dot_v1_dot_peer__pb2.PushReplyResponse.SerializeToString,
+            ),
+            'TellReset': grpc.unary_unary_rpc_method_handler(
+                    servicer.TellReset,
+                    request_deserializer=strata_dot_broker_dot_v1_dot_peer__pb2.TellResetRequest.FromString,
+                    response_serializer=strata_dot_broker_dot_v1_dot_peer__pb2.TellResetResponse.SerializeToString,
+            ),
+            'AwaitRevision': grpc.unary_unary_rpc_method_handler(
+                    servicer.AwaitRevision,
+                    request_deserializer=strata_dot_broker_dot_v1_dot_peer__pb2.AwaitRevisionRequest.FromString,
+                    response_serializer=strata_dot_broker_dot_v1_dot_peer__pb2.AwaitRevisionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -263,6 +298,60 @@ class PeerService(object):
             '/strata.broker.v1.PeerService/PushReply',
             strata_dot_broker_dot_v1_dot_peer__pb2.PushReplyRequest.SerializeToString,
             strata_dot_broker_dot_v1_dot_peer__pb2.PushReplyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TellReset(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.broker.v1.PeerService/TellReset',
+            strata_dot_broker_dot_v1_dot_peer__pb2.TellResetRequest.SerializeToString,
+            strata_dot_broker_dot_v1_dot_peer__pb2.TellResetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AwaitRevision(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.broker.v1.PeerService/AwaitRevision',
+            strata_dot_broker_dot_v1_dot_peer__pb2.AwaitRevisionRequest.SerializeToString,
+            strata_dot_broker_dot_v1_dot_peer__pb2.AwaitRevisionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,6 +41,12 @@ class PeerServiceStub:
     """Tells what a client asked another broker for: clients receive from any broker."""
     PushReply: _grpc.UnaryUnaryMultiCallable[_peer_pb2.PushReplyRequest, _peer_pb2.PushReplyResponse]
     """Gives a consumer's reply to the client that asked, which is connected here."""
+    TellReset: _grpc.UnaryUnaryMultiCallable[_peer_pb2.TellResetRequest, _peer_pb2.TellResetResponse]
+    """Tells before and after a consumer group's positions are reset: members that are connected here
+    keep positions of their own and would store them over the new ones.
+    """
+    AwaitRevision: _grpc.UnaryUnaryMultiCallable[_peer_pb2.AwaitRevisionRequest, _peer_pb2.AwaitRevisionResponse]
+    """Answers when this broker knows a revision of the metadata, or after a short time."""
 
 @_typing.type_check_only
 class PeerServiceAsyncStub(PeerServiceStub):
@@ -55,6 +61,12 @@ class PeerServiceAsyncStub(PeerServiceStub):
     """Tells what a client asked another broker for: clients receive from any broker."""
     PushReply: _aio.UnaryUnaryMultiCallable[_peer_pb2.PushReplyRequest, _peer_pb2.PushReplyResponse]  # type: ignore[assignment]
     """Gives a consumer's reply to the client that asked, which is connected here."""
+    TellReset: _aio.UnaryUnaryMultiCallable[_peer_pb2.TellResetRequest, _peer_pb2.TellResetResponse]  # type: ignore[assignment]
+    """Tells before and after a consumer group's positions are reset: members that are connected here
+    keep positions of their own and would store them over the new ones.
+    """
+    AwaitRevision: _aio.UnaryUnaryMultiCallable[_peer_pb2.AwaitRevisionRequest, _peer_pb2.AwaitRevisionResponse]  # type: ignore[assignment]
+    """Answers when this broker knows a revision of the metadata, or after a short time."""
 
 class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -96,5 +108,23 @@ class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_peer_pb2.PushReplyResponse, _abc.Awaitable[_peer_pb2.PushReplyResponse]]:
         """Gives a consumer's reply to the client that asked, which is connected here."""
+
+    @_abc_1.abstractmethod
+    def TellReset(
+        self,
+        request: _peer_pb2.TellResetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_peer_pb2.TellResetResponse, _abc.Awaitable[_peer_pb2.TellResetResponse]]:
+        """Tells before and after a consumer group's positions are reset: members that are connected here
+        keep positions of their own and would store them over the new ones.
+        """
+
+    @_abc_1.abstractmethod
+    def AwaitRevision(
+        self,
+        request: _peer_pb2.AwaitRevisionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_peer_pb2.AwaitRevisionResponse, _abc.Awaitable[_peer_pb2.AwaitRevisionResponse]]:
+        """Answers when this broker knows a revision of the metadata, or after a short time."""
 
 def add_PeerServiceServicer_to_server(servicer: PeerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -400,12 +400,15 @@ class FollowRequest(_message.Message):
     TABLE_FIELD_NUMBER: _builtins.int
     PREFIX_FIELD_NUMBER: _builtins.int
     FROM_REVISION_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     prefix: _builtins.bytes
     from_revision: _builtins.int
     """First revision to send; 0: the next one."""
     @_builtins.property
     def table(self) -> _storage_pb2.TopicRef: ...
+    @_builtins.property
+    def owner(self) -> Global___StreamOwner: ...
     def __init__(
         self,
         *,
@@ -413,14 +416,48 @@ class FollowRequest(_message.Message):
         table: _storage_pb2.TopicRef | None = ...,
         prefix: _builtins.bytes = ...,
         from_revision: _builtins.int = ...,
+        owner: Global___StreamOwner | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["table", b"table"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_revision", b"from_revision", "prefix", b"prefix", "raft_group", b"raft_group", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_revision", b"from_revision", "owner", b"owner", "prefix", b"prefix", "raft_group", b"raft_group", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FollowRequest: _TypeAlias = FollowRequest  # noqa: Y015
+
+@_typing.final
+class StreamOwner(_message.Message):
+    """For whom a stream is open: each has a share of the streams of a raft group. 0: unknown, it counts
+    for no share.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_BOOT_ID_FIELD_NUMBER: _builtins.int
+    CLIENT_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    broker_boot_id: _builtins.int
+    client: _builtins.int
+    """Hashes of the names."""
+    address: _builtins.int
+    namespace: _builtins.int
+    def __init__(
+        self,
+        *,
+        broker_boot_id: _builtins.int = ...,
+        client: _builtins.int = ...,
+        address: _builtins.int = ...,
+        namespace: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "broker_boot_id", b"broker_boot_id", "client", b"client", "namespace", b"namespace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamOwner: _TypeAlias = StreamOwner  # noqa: Y015
 
 @_typing.final
 class FollowResponse(_message.Message):
@@ -462,18 +499,22 @@ class DumpRequest(_message.Message):
 
     RAFT_GROUP_FIELD_NUMBER: _builtins.int
     TABLE_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     @_builtins.property
     def table(self) -> _storage_pb2.TopicRef: ...
+    @_builtins.property
+    def owner(self) -> Global___StreamOwner: ...
     def __init__(
         self,
         *,
         raft_group: _builtins.int = ...,
         table: _storage_pb2.TopicRef | None = ...,
+        owner: Global___StreamOwner | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["table", b"table"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_group", b"raft_group", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "raft_group", b"raft_group", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

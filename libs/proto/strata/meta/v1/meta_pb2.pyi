@@ -2740,21 +2740,27 @@ class RemoveNodeRequest(_message.Message):
 
     NODE_ID_FIELD_NUMBER: _builtins.int
     FORCE_FIELD_NUMBER: _builtins.int
+    BOOT_ID_FIELD_NUMBER: _builtins.int
     CALL_ID_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     force: _builtins.bool
     """The node will never return: its replicas are abandoned."""
+    boot_id: _builtins.int
+    """A broker that leaves: of its process, which does not register again. Another process of the node
+    stays. 0: an operator removes the node, and one of a broker comes back if it runs.
+    """
     call_id: _builtins.bytes
     def __init__(
         self,
         *,
         node_id: _builtins.str = ...,
         force: _builtins.bool = ...,
+        boot_id: _builtins.int = ...,
         call_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "force", b"force", "node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "call_id", b"call_id", "force", b"force", "node_id", b"node_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

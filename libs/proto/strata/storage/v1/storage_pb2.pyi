@@ -2099,18 +2099,24 @@ class WatchRequest(_message.Message):
 
     BROKER_BOOT_ID_FIELD_NUMBER: _builtins.int
     STREAM_FIELD_NUMBER: _builtins.int
+    REPORTS_CHECKS_FIELD_NUMBER: _builtins.int
     broker_boot_id: _builtins.int
     stream: _builtins.int
     """The broker's number of this stream, named by pops (`tell_stream`); 0: no pop names it."""
+    reports_checks: _builtins.bool
+    """The broker reports the checks that it gave to a producer (`ReportChecks`). Those of a broker
+    that does not, count when they are sent to it.
+    """
     def __init__(
         self,
         *,
         broker_boot_id: _builtins.int = ...,
         stream: _builtins.int = ...,
+        reports_checks: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_boot_id", b"broker_boot_id", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_boot_id", b"broker_boot_id", "reports_checks", b"reports_checks", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2200,6 +2206,7 @@ class TransactionCheck(_message.Message):
     EXHAUSTED_FIELD_NUMBER: _builtins.int
     STORE_TIME_MS_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    WANTS_REPORT_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     topic_id: _builtins.int
     check_count: _builtins.int
@@ -2209,6 +2216,8 @@ class TransactionCheck(_message.Message):
     store_time_ms: _builtins.int
     message: _builtins.bytes
     """A serialised apache.rocketmq.v2.Message as the broker stored it."""
+    wants_report: _builtins.bool
+    """The node wants to be told once a producer has the check (`ReportChecks`)."""
     @_builtins.property
     def pending(self) -> Global___PendingRef: ...
     def __init__(
@@ -2221,14 +2230,78 @@ class TransactionCheck(_message.Message):
         exhausted: _builtins.bool = ...,
         store_time_ms: _builtins.int = ...,
         message: _builtins.bytes = ...,
+        wants_report: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pending", b"pending"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_count", b"check_count", "exhausted", b"exhausted", "message", b"message", "pending", b"pending", "raft_group", b"raft_group", "store_time_ms", b"store_time_ms", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_count", b"check_count", "exhausted", b"exhausted", "message", b"message", "pending", b"pending", "raft_group", b"raft_group", "store_time_ms", b"store_time_ms", "topic_id", b"topic_id", "wants_report", b"wants_report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TransactionCheck: _TypeAlias = TransactionCheck  # noqa: Y015
+
+@_typing.final
+class ReportChecksRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHECKS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___GivenCheck]: ...
+    def __init__(
+        self,
+        *,
+        checks: _abc.Iterable[Global___GivenCheck] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checks", b"checks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportChecksRequest: _TypeAlias = ReportChecksRequest  # noqa: Y015
+
+@_typing.final
+class GivenCheck(_message.Message):
+    """A transaction check that a producer was given, as its `TransactionCheck` named it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
+    CHECK_COUNT_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    check_count: _builtins.int
+    @_builtins.property
+    def pending(self) -> Global___PendingRef: ...
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        pending: Global___PendingRef | None = ...,
+        check_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pending", b"pending"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_count", b"check_count", "pending", b"pending", "raft_group", b"raft_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GivenCheck: _TypeAlias = GivenCheck  # noqa: Y015
+
+@_typing.final
+class ReportChecksResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportChecksResponse: _TypeAlias = ReportChecksResponse  # noqa: Y015
 
 @_typing.final
 class EndTransactionRequest(_message.Message):

@@ -134,6 +134,11 @@ class StorageServiceStub(object):
                 request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.ReportClientsRequest.SerializeToString,
                 response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.ReportClientsResponse.FromString,
                 _registered_method=True)
+        self.ReportChecks = channel.unary_unary(
+                '/strata.storage.v1.StorageService/ReportChecks',
+                request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.ReportChecksRequest.SerializeToString,
+                response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.ReportChecksResponse.FromString,
+                _registered_method=True)
         self.Seal = channel.unary_unary(
                 '/strata.storage.v1.StorageService/Seal',
                 request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.SealRequest.SerializeToString,
@@ -334,6 +339,13 @@ class StorageServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportChecks(self, request, context):
+        """Transaction checks that this broker gave to a producer: they count.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Seal(self, request, context):
         """Ends an epoch of a queue: no append is taken after it.
         """
@@ -506,6 +518,11 @@ def add_StorageServiceServicer_to_server(servicer, server):
                     servicer.ReportClients,
                     request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.ReportClientsRequest.FromString,
                     response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.ReportClientsResponse.SerializeToString,
+            ),
+            'ReportChecks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportChecks,
+                    request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.ReportChecksRequest.FromString,
+                    response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.ReportChecksResponse.SerializeToString,
             ),
             'Seal': grpc.unary_unary_rpc_method_handler(
                     servicer.Seal,
@@ -1098,6 +1115,33 @@ class StorageService(object):
             '/strata.storage.v1.StorageService/ReportClients',
             strata_dot_storage_dot_v1_dot_storage__pb2.ReportClientsRequest.SerializeToString,
             strata_dot_storage_dot_v1_dot_storage__pb2.ReportClientsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportChecks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.storage.v1.StorageService/ReportChecks',
+            strata_dot_storage_dot_v1_dot_storage__pb2.ReportChecksRequest.SerializeToString,
+            strata_dot_storage_dot_v1_dot_storage__pb2.ReportChecksResponse.FromString,
             options,
             channel_credentials,
             insecure,

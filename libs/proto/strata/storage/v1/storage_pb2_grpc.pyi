@@ -83,6 +83,8 @@ class StorageServiceStub:
     """Route hints and wake-ups for a broker, one stream per storage node."""
     ReportClients: _grpc.UnaryUnaryMultiCallable[_storage_pb2.ReportClientsRequest, _storage_pb2.ReportClientsResponse]
     """Clients that this broker holds; auto-renewed leases live as long as their holder (rule 25)."""
+    ReportChecks: _grpc.UnaryUnaryMultiCallable[_storage_pb2.ReportChecksRequest, _storage_pb2.ReportChecksResponse]
+    """Transaction checks that this broker gave to a producer: they count."""
     Seal: _grpc.UnaryUnaryMultiCallable[_storage_pb2.SealRequest, _storage_pb2.SealResponse]
     """Ends an epoch of a queue: no append is taken after it."""
     Open: _grpc.UnaryUnaryMultiCallable[_storage_pb2.OpenRequest, _storage_pb2.OpenResponse]
@@ -156,6 +158,8 @@ class StorageServiceAsyncStub(StorageServiceStub):
     """Route hints and wake-ups for a broker, one stream per storage node."""
     ReportClients: _aio.UnaryUnaryMultiCallable[_storage_pb2.ReportClientsRequest, _storage_pb2.ReportClientsResponse]  # type: ignore[assignment]
     """Clients that this broker holds; auto-renewed leases live as long as their holder (rule 25)."""
+    ReportChecks: _aio.UnaryUnaryMultiCallable[_storage_pb2.ReportChecksRequest, _storage_pb2.ReportChecksResponse]  # type: ignore[assignment]
+    """Transaction checks that this broker gave to a producer: they count."""
     Seal: _aio.UnaryUnaryMultiCallable[_storage_pb2.SealRequest, _storage_pb2.SealResponse]  # type: ignore[assignment]
     """Ends an epoch of a queue: no append is taken after it."""
     Open: _aio.UnaryUnaryMultiCallable[_storage_pb2.OpenRequest, _storage_pb2.OpenResponse]  # type: ignore[assignment]
@@ -346,6 +350,14 @@ class StorageServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_storage_pb2.ReportClientsResponse, _abc.Awaitable[_storage_pb2.ReportClientsResponse]]:
         """Clients that this broker holds; auto-renewed leases live as long as their holder (rule 25)."""
+
+    @_abc_1.abstractmethod
+    def ReportChecks(
+        self,
+        request: _storage_pb2.ReportChecksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_storage_pb2.ReportChecksResponse, _abc.Awaitable[_storage_pb2.ReportChecksResponse]]:
+        """Transaction checks that this broker gave to a producer: they count."""
 
     @_abc_1.abstractmethod
     def Seal(

@@ -83,7 +83,7 @@ def with_admin(clients: Mapping[int, Handler], parts: AdminParts) -> dict[int, H
         **AdminGroups(face, places, listing, max_json_bytes=most).handlers(),
         **AdminRequestModes(face, places, max_json_bytes=most).handlers(),
         **AdminProgress(face, places, listing, timeout_s=timeout_s).handlers(),
-        **AdminResets(face, places, parts.members).handlers(),
+        **AdminResets(face, places).handlers(),
         **AdminAudience(face).handlers(),
         **AdminConnections(face, listing, parts.members, producers=producers).handlers(),
         **AdminRunningInfo(face, places, messages).handlers(),

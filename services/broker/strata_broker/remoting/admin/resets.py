@@ -1,12 +1,8 @@
-"""Moving the positions of consumer groups: to a time, to an offset, or to those of another group.
-
-Consumers of the remoting protocol keep positions of their own and would store them over the new
-ones, so a change is told to those that are connected here.
-"""
+"""Moving the positions of consumer groups: to a time, an offset or those of another group."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from strata.admin.v1 import admin_pb2
@@ -17,7 +13,6 @@ from strata_broker.remoting.admin.operator_face import OperatorFace
 from strata_broker.remoting.admin.places import AdminPlaces
 from strata_broker.remoting.answers import RemotingRefusal, succeeded
 from strata_broker.remoting.exchange import Exchange, Handler
-from strata_broker.remoting.members import RemotingMembers
 from strata_broker.remoting.queue_ids import queue_number
 from strata_mq.access import Action
 from strata_remoting import AdminCode, RemotingCommand, ResponseCode
@@ -33,13 +28,11 @@ class AdminResets:
     Args:
         face: the broker's handlers for operators.
         places: know topics and queues.
-        members: of consumer groups that are connected here.
     """
 
-    def __init__(self, face: OperatorFace, places: AdminPlaces, members: RemotingMembers) -> None:
+    def __init__(self, face: OperatorFace, places: AdminPlaces) -> None:
         self._face = face
         self._places = places
-        self._members = members
 
     def handlers(self) -> Mapping[int, Handler]:
         """Return the handlers by request code."""
@@ -78,7 +71,13 @@ class AdminResets:
             lags = await self._reset(exchange, target)
         else:
             lags = await self._move_back(exchange, target)
-        return self._moved(exchange, topic, group, lags)
+        view = self._places.view
+        offsets: dict[str, Any] = {
+            "offsetTable": object_keyed(
+                (shown_queue(view, topic, lag.queue), lag.cursor) for lag in lags
+            )
+        }
+        return with_object_keys(request, offsets)
 
     async def clone(self, exchange: Exchange) -> RemotingCommand:
         """Give a consumer group the positions of another one.
@@ -159,33 +158,6 @@ class AdminResets:
             missing=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
         )
         return list(answer.queues)
-
-    def _moved(
-        self,
-        exchange: Exchange,
-        topic: TopicRow,
-        group: str,
-        lags: Sequence[admin_pb2.ConsumerQueueLag],
-    ) -> RemotingCommand:
-        view, request = self._places.view, exchange.request
-        offsets: dict[str, Any] = {
-            "offsetTable": object_keyed(
-                (shown_queue(view, topic, lag.queue), lag.cursor) for lag in lags
-            )
-        }
-        answer = with_object_keys(request, offsets)
-        fields = {
-            "topic": topic.name,
-            "group": group,
-            "timestamp": request.text("timestamp", "0"),
-            "isForce": "true",
-        }
-        told = RemotingCommand(
-            AdminCode.RESET_CONSUMER_CLIENT_OFFSET, fields=fields, body=answer.body
-        )
-        if lags:
-            self._members.tell(group, told.oneway())
-        return answer
 
     def _topic(self, name: str) -> TopicRow:
         topic = self._places.topic(name)

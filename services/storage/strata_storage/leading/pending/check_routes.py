@@ -6,8 +6,9 @@ long as it watches this node and reports.
 
 A producer of the remoting protocol has a group, and its broker may not know its topics, such as
 after a start. That broker reports so, and gets checks of topics that no broker reports: it looks
-for the group that a message names. Such a check is a guess, and does not count. It gets the second
-and later checks of other topics, too: who reports the topic may hold producers of another group.
+for the group that a message names. Such a check is a guess, and counts only if the broker reports
+that it gave it to a producer. It gets the second and later checks of other topics, too: who reports
+the topic may hold producers of another group.
 """
 
 from __future__ import annotations
@@ -35,6 +36,17 @@ class CheckWay(Enum):
     # A broker may find one.
     GUESS = auto()
     NONE = auto()
+
+
+class SentCheck(Enum):
+    """Outcome of sending a check."""
+
+    # No broker had room for it.
+    NOT = auto()
+    # A broker has it; it reports if it gives it to a producer.
+    TO_BE_REPORTED = auto()
+    # A broker of an earlier version has it: nothing more is heard of it.
+    COUNTS = auto()
 
 
 class CheckRoutes:
@@ -140,11 +152,13 @@ class CheckRoutes:
         ]
         return any(offered)
 
-    def send(self, check: TransactionCheck, topic_id: int | None, now_s: float) -> bool:
-        """Give a check to a broker as `candidates` says; whether one had room for it."""
-        return any(
-            self._watchers.offer(boot_id, check) for boot_id in self.candidates(topic_id, now_s)
-        )
+    def send(self, check: TransactionCheck, topic_id: int | None, now_s: float) -> SentCheck:
+        """Give a check to a broker as `candidates` says, the first one that has room for it."""
+        for boot_id in self.candidates(topic_id, now_s):
+            if self._watchers.offer(boot_id, check):
+                reports = self._watchers.reports_checks(boot_id)
+                return SentCheck.TO_BE_REPORTED if reports else SentCheck.COUNTS
+        return SentCheck.NOT
 
     def _can(self, boot_id: int, topic_id: int | None, now_s: float) -> bool:
         report = self._reports.get(boot_id)

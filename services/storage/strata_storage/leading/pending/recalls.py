@@ -130,10 +130,8 @@ class Recalls:
             raise _too_late("nothing is stored there any more")
         if self._place_of(topic_id, message_id) != place:
             raise _too_late("the message is another one")
-        for key in self._consumers(topic_id, queue):
-            lease_set = self._sets.find(key)
-            if lease_set is not None and lease_set.leases.head > offset:
-                raise _too_late("a consumer group was given the message, or passed it")
+        if any(head > offset for head in self._sets.heads(topic_id, queue)):
+            raise _too_late("a consumer group was given the message, or passed it")
 
     def _place_of(self, topic_id: int, message_id: bytes) -> Place | None:
         name = self._resolver.name_of(topic_id, message_id)
@@ -141,11 +139,6 @@ class Recalls:
             return name
         found = self._resolver.find(name)
         return found.place_here if isinstance(found, Ended) else None
-
-    def _consumers(self, topic_id: int, queue: int) -> set[tuple[int, int, int]]:
-        """Return the keys of all consumer groups that have taken or passed anything of a queue."""
-        keys = {key for key in self._machine.rows.heads.of_topic(topic_id) if key[2] == queue}
-        return keys | {lease_set.key for lease_set in self._sets.of_queue(topic_id, queue)}
 
     def _retract(self, position: StoredPosition) -> asyncio.Future[int]:
         topic_id, queue, _ = position

@@ -3,9 +3,11 @@
 A half is committed, rolled back or given up once; repeats are answered as the first one was. One
 that nobody ends is looked at when it is due: a producer of its topic, wherever it is connected, is
 asked, so often and in such intervals as the options say. After that any broker is told that the
-checks are used up, so that it names the dead-letter topic and gives the message up.
+checks are used up, so that it names the dead-letter topic and gives the message up. One that could
+not be checked so often is given up likewise once it is too old: what waits keeps the log.
 
-A half is put off before its check is sent; the check counts once a broker has it. So a half is
+A half is put off before its check is sent; the check counts once a broker reports that it gave it
+to a producer, or once a broker of an earlier version, which reports nothing, has it. So a half is
 given up only after it was checked so often: if the leader ends in between, it is checked once more.
 
 How a half ended that took no offset here (rolled back, or forwarded to another raft group) is kept
@@ -27,7 +29,7 @@ from strata_state.ports import StateError
 from strata_storage.base.config import PendingOptions
 from strata_storage.base.errors import Refused
 from strata_storage.base.watchers import TransactionCheck
-from strata_storage.leading.pending.check_routes import CheckRoutes, CheckWay
+from strata_storage.leading.pending.check_routes import CheckRoutes, CheckWay, SentCheck
 from strata_storage.leading.pending.instruments import PendingInstruments
 from strata_storage.leading.pending.resolver import (
     DELIVERING,
@@ -55,12 +57,14 @@ class Check(NamedTuple):
         decision: puts the half off until the next one; does not count this one.
         number: of the check, from 1.
         exhausted: there will be no other.
+        is_too_old: there were not as many as there may be.
         is_guess: whether no broker knows a producer of the topic.
     """
 
     decision: Decision
     number: int
     exhausted: bool
+    is_too_old: bool = False
     is_guess: bool = False
 
 
@@ -261,7 +265,9 @@ class GroupTransactions:
         """
         options, row = self._options, waiting.row
         interval_ms = options.transaction_check_interval_ms
-        exhausted = row.checks >= options.max_transaction_checks
+        # By group time, which no clock of one node makes jump (rule 4).
+        is_too_old = now_ms - row.store_time_ms >= options.max_transaction_age_ms
+        exhausted = is_too_old or row.checks >= options.max_transaction_checks
         topic_id = None if exhausted else row.topic_id
         way = ways.get(topic_id)
         if way is None:
@@ -272,7 +278,7 @@ class GroupTransactions:
             decision = self._resolver.reschedule(waiting, now_ms + interval_ms, row.checks)
             self.checks_in_flight += 1
             number = row.checks if exhausted else row.checks + 1
-            return Check(decision, number, exhausted)
+            return Check(decision, number, exhausted, is_too_old)
         else:
             next_ms = self._uncheckable.next(now_ms, interval_ms)
             if way is CheckWay.GUESS:
@@ -285,7 +291,7 @@ class GroupTransactions:
         return None
 
     async def send(self, checks: Sequence[Check]) -> None:
-        """Give checks to brokers, and count those that one took; others follow in an interval."""
+        """Give checks to brokers; those that none takes follow in an interval."""
         try:
             held = [check for check in checks if await _holds(check.decision)]
             # Large halves that come due together are not all in memory together.
@@ -314,16 +320,26 @@ class GroupTransactions:
                 await asyncio.sleep(0)
             result = "unreadable" if message is None else self._send_one(check, half, message)
             self._checks_total.add(1, {"result": result})
-            if result == "sent" and not check.is_guess:
-                self._count(check)
 
-    def _count(self, check: Check) -> None:
-        """Count a check that a broker has, unless the half ended or changed meanwhile."""
-        # Else the half is checked once more.
-        with suppress(Refused, StateError):
-            waiting = self._resolver.find(check.decision.ref)
-            if isinstance(waiting, Waiting) and waiting.row.checks == check.number - 1:
-                self._resolver.reschedule(waiting, waiting.key.due_ms, check.number)
+    def given(self, name: PendingRef, number: int) -> None:
+        """Count a check that a producer has, unless the half ended or changed meanwhile.
+
+        Args:
+            name: of the half.
+            number: of the check, from 1.
+
+        Raises:
+            Refused: OUTCOME_OVERLOADED.
+            StateError: rows cannot be read.
+        """
+        waiting = self._resolver.find(name)
+        if (
+            isinstance(waiting, Waiting)
+            and waiting.row.kind is PartKind.HALF
+            and waiting.row.checks == number - 1
+            and number <= self._options.max_transaction_checks
+        ):
+            self._resolver.reschedule(waiting, waiting.key.due_ms, number)
 
     def _send_one(self, check: Check, half: Waiting, message: bytes) -> str:
         key, row = half
@@ -344,9 +360,16 @@ class GroupTransactions:
         if not check.exhausted and check.number > 1:
             # The broker that was asked before may know other producers of the topic only.
             routes.guess(told, now_s)
-        if not routes.send(told, topic_id, now_s):
+        sent = routes.send(told, topic_id, now_s)
+        if sent is SentCheck.NOT:
             return "no_producer"
-        return "exhausted" if check.exhausted else "sent"
+        if check.exhausted:
+            return "too_old" if check.is_too_old else "exhausted"
+        if sent is SentCheck.COUNTS:
+            # Else the half is checked once more.
+            with suppress(Refused, StateError):
+                self.given(check.decision.ref, check.number)
+        return "sent"
 
 
 def target_of(row: PendingRow) -> Target:

@@ -25,6 +25,7 @@ from strata_storage.base.errors import Refused
 from strata_storage.base.key_index import KeyIndex
 from strata_storage.leading.brokers import LostBroker
 from strata_storage.leading.pops.kept_changes import KeptChanges
+from strata_storage.leading.pops.known_consumers import KnownConsumers
 from strata_storage.leading.pops.lease_set import LeaseSet, Section
 from strata_storage.leading.pops.loaded_sets import LoadedSets
 from strata_storage.leading.pops.lost_takes import LostTakes
@@ -55,6 +56,7 @@ class LeaseSets:
     """
 
     __slots__ = (
+        "_consumers",
         "_deadlines",
         "_holders",
         "_kept",
@@ -87,6 +89,7 @@ class LeaseSets:
         self._passed: dict[ConsumerKey, LeaseSet] = {}
         self._passed_since_ms = 0
         self._sets = LoadedSets(max_idle, lambda key: self._passed.pop(key, None))
+        self._consumers = KnownConsumers(machine.rows.heads, self._sets.keys_of_topic)
         self._deadlines = SetDeadlines()
         # By holder of auto-renewed leases; of sets in memory or not, in which it may have some.
         self._holders: KeyIndex[ConsumerKey] = KeyIndex()
@@ -188,11 +191,31 @@ class LeaseSets:
         """Return the sets of a queue that are in memory."""
         return self._sets.of_queue(topic_id, queue)
 
+    def heads(self, topic_id: int, queue: int) -> Iterator[int]:
+        """Iterate the heads of all consumer groups that took or skipped anything of a queue.
+
+        A set that is not in memory is not loaded: its head is read alone.
+
+        Raises:
+            Refused: OUTCOME_OVERLOADED, one cannot be read yet.
+        """
+        try:
+            for key in self._consumers.of_queue(topic_id, queue):
+                if self._sets.get(key) is None:
+                    row = self._machine.rows.heads.get(key)
+                    if row is not None:
+                        yield row.head
+                elif (found := self.find(key)) is not None:
+                    yield found.leases.head
+        except StateError as error:
+            raise _unreadable(error) from error
+
     def _add(self, key: ConsumerKey, leases: QueueLeases) -> LeaseSet:
         # Read before anything changes: `_trim` needs it.
         self._machine.queues.get(key[1], key[2])
         added = LeaseSet(key, leases)
         self._sets.add(added)
+        self._consumers.added(key)
         self._trim(added)
         self.note(added)
         if leases.holders():

@@ -1,0 +1,72 @@
+"""Reports to storage nodes the transaction checks that a producer was given, so that they count.
+
+A node that gets no report asks once more: a check that no producer saw never counts. Reports are
+sent once, those of a moment together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from strata.storage.v1 import storage_pb2
+from strata_angelia.ports import AngeliaError
+from strata_broker.storage_client.channels import NodeChannels
+from strata_broker.storage_client.storage_client import SERVICE
+
+_REPORT_CHECKS = SERVICE + "ReportChecks"
+
+# The next check of a half comes a check interval later; until then there is time.
+_PAUSE_S = 0.05
+
+
+class GivenChecks:
+    """See the module docstring. Used on the event loop only.
+
+    Args:
+        channels: to storage nodes.
+        max_waiting: reports that wait for each node; the oldest are dropped.
+        timeout_s: of one report.
+    """
+
+    def __init__(self, channels: NodeChannels, *, max_waiting: int, timeout_s: float) -> None:
+        self._channels = channels
+        self._max_waiting = max_waiting
+        self._timeout_s = timeout_s
+        # Only nodes with a report that waits.
+        self._waiting: dict[str, deque[storage_pb2.GivenCheck]] = {}
+        self._wake = asyncio.Event()
+
+    def given(self, node_id: str, check: storage_pb2.TransactionCheck) -> None:
+        """Take in that a producer was given a check of a node."""
+        if not check.wants_report:
+            return
+        given = storage_pb2.GivenCheck(
+            raft_group=check.raft_group, pending=check.pending, check_count=check.check_count
+        )
+        self._waiting.setdefault(node_id, deque(maxlen=self._max_waiting)).append(given)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        while True:
+            await self._wake.wait()
+            await asyncio.sleep(_PAUSE_S)
+            self._wake.clear()
+            waiting, self._waiting = self._waiting, {}
+            # As many calls as there are storage nodes; each ends within its timeout.
+            async with asyncio.TaskGroup() as calls:
+                for node_id, given in waiting.items():
+                    calls.create_task(self._report(node_id, given))
+
+    async def _report(self, node_id: str, given: deque[storage_pb2.GivenCheck]) -> None:
+        try:
+            await self._channels.to(node_id).call(
+                _REPORT_CHECKS,
+                storage_pb2.ReportChecksRequest(checks=given),
+                storage_pb2.ReportChecksResponse,
+                timeout_s=self._timeout_s,
+            )
+        except AngeliaError:
+            # The node asks once more.
+            return
