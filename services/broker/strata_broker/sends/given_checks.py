@@ -1,7 +1,7 @@
 """Reports to storage nodes the transaction checks that a producer was given, so that they count.
 
 A node that gets no report asks once more: a check that no producer saw never counts. Reports are
-sent once, those of a moment together.
+sent once and at once; those that come while others are under way follow together.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ from strata_broker.storage_client.channels import NodeChannels
 from strata_broker.storage_client.storage_client import SERVICE
 
 _REPORT_CHECKS = SERVICE + "ReportChecks"
-
-# The next check of a half comes a check interval later; until then there is time.
-_PAUSE_S = 0.05
 
 
 class GivenChecks:
@@ -51,7 +48,6 @@ class GivenChecks:
         """Report until cancelled."""
         while True:
             await self._wake.wait()
-            await asyncio.sleep(_PAUSE_S)
             self._wake.clear()
             waiting, self._waiting = self._waiting, {}
             # As many calls as there are storage nodes; each ends within its timeout.
