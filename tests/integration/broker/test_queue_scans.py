@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,25 @@ def test_errors_are_told(options: SourceOptions) -> None:
     with BrokerClient(short) as client, pytest.raises(SourceError, match="does not go on"):
         list(client.scan(QueueSpan(0, MESSAGES, MESSAGES + 1)))
     assert issubclass(DataLossError, SourceError)
+
+
+def test_a_broker_that_is_gone_is_left_for_another_one(options: SourceOptions) -> None:
+    """Each task has a broker of its own to begin with, and the driver, too."""
+    either = replace(options, endpoints=("127.0.0.1:1", *options.endpoints))
+    for number in (0, 1):
+        with BrokerClient(either, number) as client:
+            assert ends_of(client.spans()) == ends_of(client.spans(begin_ms=1))
+            offsets = [offset for run in client.scan(QueueSpan(0, 0, 5)) for offset in run.offsets]
+            assert offsets == list(range(5))
+
+
+def test_a_topic_that_was_made_again_is_told(options: SourceOptions) -> None:
+    """A query that has read further than its queues reach would wait, and then pass messages."""
+    short = replace(options, timeout_ms=300)
+    with BrokerClient(short) as client:
+        ends = ends_of(client.spans())
+        assert client.ends(ends) == ends
+        with pytest.raises(DataLossError, match=r"queue 1 .* was the topic made again"):
+            client.ends({**ends, "1": ends["1"] + 1})
+    with BrokerClient(replace(short, fail_on_data_loss=False)) as client:
+        assert client.ends({**ends, "1": ends["1"] + 1}) == ends

@@ -5,15 +5,17 @@ All of them may be repeated safely. A permanent refusal by a leader is a `Source
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
-from strata.admin.v1 import admin_pb2, admin_pb2_grpc
-from strata_placement.source.client import answer_of, open_channel
+from strata.admin.v1 import admin_pb2
+from strata_placement.source.client import BrokerConnection, answer_of, open_channel
 
 _PATIENCE_S = 600.0
 # A leader reads an object back before it answers.
 _CALL_S = 150.0
+
+Answer = TypeVar("Answer")
 
 
 class LeaderEndpoints(NamedTuple):
@@ -64,22 +66,21 @@ class TierClient:
     """
 
     def __init__(self, brokers: LeaderEndpoints, number: int = 0) -> None:
-        endpoint = brokers.endpoints[number % len(brokers.endpoints)]
-        self._channel = open_channel(endpoint, brokers.ca_file)
-        self._admin = admin_pb2_grpc.AdminServiceStub(self._channel)
+        self._broker = BrokerConnection(
+            brokers.endpoints, number, lambda endpoint: open_channel(endpoint, brokers.ca_file)
+        )
 
     def __enter__(self) -> TierClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._channel.close()
+        self._broker.close()
 
     def replace(self, raft_group: int, change: bytes) -> int:
         """See `TierLeaders.replace`."""
         request = admin_pb2.ReplaceTierRangesRequest(raft_group=raft_group, change=change)
-        call = self._admin.ReplaceTierRanges
-        response = answer_of(
-            lambda timeout_s: call(request, timeout=timeout_s), _PATIENCE_S, _CALL_S
+        response = self._repeat(
+            lambda timeout_s: self._broker.admin.ReplaceTierRanges(request, timeout=timeout_s)
         )
         return response.replaced_ranges
 
@@ -88,14 +89,17 @@ class TierClient:
     ) -> admin_pb2.PlanTierSweepResponse:
         """See `TierLeaders.plan_sweep`."""
         request = admin_pb2.PlanTierSweepRequest(raft_group=raft_group, old_keys=old_keys)
-        call = self._admin.PlanTierSweep
-        return answer_of(lambda timeout_s: call(request, timeout=timeout_s), _PATIENCE_S, _CALL_S)
+        return self._repeat(
+            lambda timeout_s: self._broker.admin.PlanTierSweep(request, timeout=timeout_s)
+        )
 
     def forget(self, raft_group: int, object_ids: Sequence[int]) -> int:
         """See `TierLeaders.forget`."""
         request = admin_pb2.ForgetTierObjectsRequest(raft_group=raft_group, object_ids=object_ids)
-        call = self._admin.ForgetTierObjects
-        response = answer_of(
-            lambda timeout_s: call(request, timeout=timeout_s), _PATIENCE_S, _CALL_S
+        response = self._repeat(
+            lambda timeout_s: self._broker.admin.ForgetTierObjects(request, timeout=timeout_s)
         )
         return response.forgotten
+
+    def _repeat(self, call: Callable[[float], Answer]) -> Answer:
+        return answer_of(call, _PATIENCE_S, _CALL_S, unreachable=self._broker.go_on)

@@ -1,13 +1,14 @@
 """Calls of one task to a broker: spans, scans and sends, repeated while a broker cannot answer.
 
-All of them may be repeated safely: reads change nothing, and a send that is repeated with the same
-message ids is stored once (within the dedupe window of the storage nodes).
+A broker that cannot be reached is left for the next one of those that are named. All calls may be
+repeated safely: reads change nothing, and a send that is repeated with the same message ids is
+stored once (within the dedupe window of the storage nodes).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2, service_pb2_grpc
 from strata.admin.v1 import admin_pb2, admin_pb2_grpc
 from strata_placement.source.keys import SourceKeys, signing
 from strata_placement.source.options import SourceOptions
-from strata_placement.source.plan import QueueSpan
+from strata_placement.source.plan import QueueSpan, StreamOffset, ends_of
 from strata_placement.source.runs import DataLossError, SourceError, StoredRun
 
 _MAX_MESSAGE_BYTES = 64 << 20
@@ -28,6 +29,7 @@ _REPEATED = (
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
 )
+_UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 _REPEATED_CODES = (
     definition_pb2.TOO_MANY_REQUESTS,
     definition_pb2.INTERNAL_SERVER_ERROR,
@@ -38,8 +40,45 @@ _REPEATED_CODES = (
 Answer = TypeVar("Answer")
 
 
+class BrokerConnection:
+    """A connection to one of several brokers, and to the next one when that cannot be reached.
+
+    Args:
+        endpoints: host:port of brokers.
+        number: of the task: tasks spread over the endpoints.
+        connect: opens a channel.
+
+    Attributes:
+        admin, messaging: the services of the broker of now.
+    """
+
+    def __init__(
+        self, endpoints: Sequence[str], number: int, connect: Callable[[str], grpc.Channel]
+    ) -> None:
+        self._endpoints = endpoints
+        self._number = number
+        self._connect = connect
+        self._open()
+
+    def _open(self) -> None:
+        self._channel = self._connect(self._endpoints[self._number % len(self._endpoints)])
+        self.admin = admin_pb2_grpc.AdminServiceStub(self._channel)
+        self.messaging = service_pb2_grpc.MessagingServiceStub(self._channel)
+
+    def go_on(self) -> None:
+        """Connect to the next broker, if there is another one."""
+        if len(self._endpoints) > 1:
+            self.close()
+            self._number += 1
+            self._open()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._channel.close()
+
+
 class BrokerClient:
-    """A connection to one of the brokers; a context manager.
+    """Calls of a task to the brokers; a context manager.
 
     Args:
         options: whom to call, how long to try.
@@ -50,17 +89,18 @@ class BrokerClient:
     def __init__(self, options: SourceOptions, number: int = 0, client_id: str = "spark") -> None:
         self._options = options
         self._metadata = (("x-mq-client-id", client_id),)
-        endpoint = options.endpoints[number % len(options.endpoints)]
         keys = SourceKeys.find(options.access_key, options.secret_key, options.secret_key_file)
-        self._channel = open_channel(endpoint, options.ca_file, keys)
-        self._admin = admin_pb2_grpc.AdminServiceStub(self._channel)
-        self._messaging = service_pb2_grpc.MessagingServiceStub(self._channel)
+        self._broker = BrokerConnection(
+            options.endpoints,
+            number,
+            lambda endpoint: open_channel(endpoint, options.ca_file, keys),
+        )
 
     def __enter__(self) -> BrokerClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._channel.close()
+        self._broker.close()
 
     def spans(self, begin_ms: int | None = None, end_ms: int | None = None) -> list[QueueSpan]:
         """Return the topic's offsets, epoch by epoch, stored between two times.
@@ -73,13 +113,41 @@ class BrokerClient:
             namespace=options.namespace, topic=options.topic, begin_ms=begin_ms, end_ms=end_ms
         )
         response = self._repeat(
-            lambda timeout_s: self._admin.ListQueueSpans(request, timeout=timeout_s)
+            lambda timeout_s: self._broker.admin.ListQueueSpans(request, timeout=timeout_s)
         )
         return [
             QueueSpan(span.queue, span.first_offset, span.end_offset)
             for span in response.spans
             if options.queues is None or span.queue in options.queues
         ]
+
+    def ends(self, start: StreamOffset) -> dict[str, int]:
+        """Return the end of each queue, for a query that has read up to `start`.
+
+        An end before that is waited for: a leader may have ended. It stays so where somebody has
+        made the topic again.
+
+        Raises:
+            DataLossError: it stays so, and options do not allow that.
+            SourceError: refused or not answered.
+        """
+        ends_s = time.monotonic() + self._options.timeout_ms / 1_000
+        while True:
+            ends = ends_of(self.spans())
+            behind = [key for key, end in ends.items() if end < start.get(key, 0)]
+            if not behind:
+                return ends
+            if time.monotonic() > ends_s:
+                break
+            time.sleep(_FIRST_PAUSE_S)
+        if self._options.fail_on_data_loss:
+            key = behind[0]
+            raise DataLossError(
+                f"queue {key} of topic {self._options.topic} ends at offset {ends[key]}, and was "
+                f"read up to {start[key]}: was the topic made again? Set failOnDataLoss to false "
+                "to go on at its end"
+            )
+        return ends
 
     def pieces(self, span: QueueSpan) -> tuple[()]:
         """Return nothing: a broker knows where messages are."""
@@ -104,7 +172,7 @@ class BrokerClient:
         while offset < span.end:
             request.offset = offset
             response = self._repeat(
-                lambda timeout_s: self._admin.ScanQueue(request, timeout=timeout_s)
+                lambda timeout_s: self._broker.admin.ScanQueue(request, timeout=timeout_s)
             )
             if response.min_offset > offset and self._options.fail_on_data_loss:
                 raise DataLossError(
@@ -131,7 +199,9 @@ class BrokerClient:
         """
 
         def call(timeout_s: float) -> service_pb2.SendMessageResponse:
-            return self._messaging.SendMessage(request, timeout=timeout_s, metadata=self._metadata)
+            return self._broker.messaging.SendMessage(
+                request, timeout=timeout_s, metadata=self._metadata
+            )
 
         def busy(response: service_pb2.SendMessageResponse) -> bool:
             codes = {entry.status.code for entry in response.entries} | {response.status.code}
@@ -148,7 +218,9 @@ class BrokerClient:
         busy: Callable[[Answer], bool] = lambda answer: False,
     ) -> Answer:
         """Call until there is an answer that is not "later", within the configured time."""
-        return answer_of(call, self._options.timeout_ms / 1_000, _CALL_S, busy)
+        return answer_of(
+            call, self._options.timeout_ms / 1_000, _CALL_S, busy, unreachable=self._broker.go_on
+        )
 
 
 def open_channel(endpoint: str, ca_file: str = "", keys: SourceKeys | None = None) -> grpc.Channel:
@@ -176,6 +248,8 @@ def answer_of(
     patience_s: float,
     call_s: float,
     busy: Callable[[Answer], bool] = lambda answer: False,
+    *,
+    unreachable: Callable[[], None],
 ) -> Answer:
     """Call until there is an answer that is not "later".
 
@@ -184,6 +258,7 @@ def answer_of(
         patience_s: time for all calls.
         call_s: time of one of them at most.
         busy: whether an answer says "later".
+        unreachable: called before the next try when a broker did not answer.
 
     Raises:
         SourceError: refused or not answered.
@@ -199,6 +274,8 @@ def answer_of(
         except grpc.RpcError as error:
             if error.code() not in _REPEATED or left_s <= pause_s:
                 raise SourceError(f"{error.code().name}: {error.details()}") from error
+            if error.code() in _UNREACHABLE:
+                unreachable()
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 

@@ -193,7 +193,8 @@ class TopicStreamReader(_SpanReader, DataSourceStreamReader, AvailableNow):  # t
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember what there is now: the query ends there."""
-        self._final = self._ends()
+        with self.topic() as topic:
+            self._final = plan.ends_of(topic.spans())
 
     def initialOffset(self) -> dict[str, int]:
         """Where a new query begins."""
@@ -205,8 +206,13 @@ class TopicStreamReader(_SpanReader, DataSourceStreamReader, AvailableNow):  # t
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """Where the next micro-batch ends."""
-        ends = self._ends() if self._final is None else self._final
-        return plan.advance(start, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else 0)
+        with self.topic() as topic:
+            ends = topic.ends(start)
+        if not self.options.tier:
+            # Ends before it are those of a topic that was made again: the query goes on there.
+            start = plan.not_behind(start, ends)
+        wanted = ends if self._final is None else self._final
+        return plan.advance(start, wanted, limit.max_rows if isinstance(limit, ReadMaxRows) else 0)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """As the options say."""
@@ -223,10 +229,6 @@ class TopicStreamReader(_SpanReader, DataSourceStreamReader, AvailableNow):  # t
 
     def stop(self) -> None:
         """Nothing is kept open."""
-
-    def _ends(self) -> dict[str, int]:
-        with self.topic() as topic:
-            return plan.ends_of(topic.spans())
 
 
 class TopicWriter(DataSourceWriter):  # type: ignore[misc]

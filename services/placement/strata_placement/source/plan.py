@@ -52,6 +52,11 @@ def starts_of(spans: Iterable[QueueSpan]) -> dict[str, int]:
     return {key: starts.get(key, end) for key, end in ends.items()}
 
 
+def not_behind(start: StreamOffset, ends: Mapping[str, int]) -> dict[str, int]:
+    """Return where a query goes on, at the end of each queue that ends before where it was."""
+    return {key: min(offset, ends.get(key, offset)) for key, offset in start.items()}
+
+
 def advance(start: StreamOffset, ends: Mapping[str, int], max_messages: int) -> dict[str, int]:
     """Return where a micro-batch ends: everything, or `max_messages` spread fairly over queues.
 

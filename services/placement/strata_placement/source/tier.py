@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from strata.meta.v1 import meta_pb2
 from strata_mq.filters import TagFilter, parse_tag_expression
 from strata_placement.source.options import SourceOptions
-from strata_placement.source.plan import QueueSpan
+from strata_placement.source.plan import QueueSpan, StreamOffset, ends_of
 from strata_placement.source.runs import DataLossError, SourceError, StoredRun
 from strata_runtime.clock import SystemClock
 from strata_runtime.errors import StrataError
@@ -89,6 +89,14 @@ class TierTopic:
             first, last = (wanted[0].first_offset, wanted[-1].end_offset) if wanted else (end, end)
             spans.append(QueueSpan(queue, first, last))
         return spans
+
+    def ends(self, start: StreamOffset) -> dict[str, int]:
+        """Return the end of each queue, as far as it is uploaded.
+
+        An end before `start`, up to which a query has read, is waited for: the newest manifest was
+        not there, or could not be read.
+        """
+        return ends_of(self.spans())
 
     def pieces(self, span: QueueSpan) -> tuple[TierPiece, ...]:
         """Return what a task reads for a span.

@@ -13,6 +13,7 @@ from strata_placement.source.plan import (
     between,
     divide,
     ends_of,
+    not_behind,
     starts_of,
 )
 
@@ -61,6 +62,13 @@ def test_what_was_trimmed_stays_in_the_range() -> None:
 def test_a_new_queue_joins_a_stream() -> None:
     """A queue that the checkpoint does not know is read from its start."""
     assert advance({"0": 5}, {"0": 5, "1": 3}, 0) == {"0": 5, "1": 3}
+
+
+def test_a_query_goes_on_at_the_end_of_a_topic_that_was_made_again() -> None:
+    """Else nothing came until the queue is as long as before, and what lies before is lost."""
+    start = not_behind({"0": 30, "1": 5}, {"0": 3, "1": 9, "2": 4})
+    assert start == {"0": 3, "1": 5}
+    assert advance(start, {"0": 7, "1": 9, "2": 4}, 0) == {"0": 7, "1": 9, "2": 4}
 
 
 def test_a_limit_is_shared_by_the_queues() -> None:
