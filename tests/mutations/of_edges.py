@@ -144,7 +144,7 @@ OF_EDGES = (
     Mutation(
         "give-everything-to-one-client",
         34,
-        "services/broker/strata_broker/base/shares.py",
+        "libs/runtime/strata_runtime/shares.py",
         "            if held.get(owner, 0) + n > self._most[owner[0]]:",
         "            if False:",
         ("tests/unit/broker/test_shares.py::test_nobody_holds_more_than_its_share",),

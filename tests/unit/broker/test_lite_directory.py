@@ -65,6 +65,9 @@ async def test_a_raft_group_that_does_not_answer_leaves_room_for_others() -> Non
     assert len(storage.answers) == 6
     refused = [one.exception() for one in stuck if one.done()]
     assert [cast("RequestError", one).code for one in refused] == [Code.TOO_MANY_REQUESTS] * 4
+    assert {cast("RequestError", one).text for one in refused} == {
+        "too many lite topics are looked up (lite.max_lookups)"
+    }
     question = asyncio.ensure_future(directory.numbers(other, ("a",)))
     await asyncio.sleep(0)
     storage.answers[-1].set_result(5)

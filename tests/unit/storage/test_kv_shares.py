@@ -67,4 +67,4 @@ def test_streams_of_unknown_owners_have_the_limit_of_all() -> None:
     shares = shares_of(StreamLimits(most=5, per_client=1, per_owner=2))
     with ExitStack() as held:
         nobody = [kv.StreamOwner()] * 9
-        assert open_all(held, shares, nobody) == "5 watches are open already"
+        assert open_all(held, shares, nobody) == "5 watches of this raft group are open already"

@@ -1,8 +1,4 @@
-"""Shares of a limit: one client or connection cannot use up the limit of all (rule 34).
-
-The owner of a share has a kind ("client", "connection") and a name. Names come from clients, so
-only owners that hold something are remembered.
-"""
+"""Shares of a broker's limits: no client or connection uses up what is for all (rule 34)."""
 
 from __future__ import annotations
 
@@ -14,6 +10,7 @@ from strata_broker.base import errors
 from strata_edge.addresses import network_of_peer
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
+from strata_runtime.shares import HeldShares
 
 Owner = tuple[str, str]
 """(kind, name)."""
@@ -58,10 +55,8 @@ class Full(Enum):
     ALL = auto()
 
 
-class OwnerShares:
-    """The use of one limit by each owner; used on the event loop only.
-
-    Invariant: no owner holds more than the limit of its kind.
+class OwnerShares(HeldShares):
+    """`HeldShares` whose refusals are counted.
 
     Args:
         of: what is counted, label `of` of the metric.
@@ -69,39 +64,11 @@ class OwnerShares:
         metrics: where refusals are counted.
     """
 
-    __slots__ = ("_held", "_most", "_of", "_refused")
+    __slots__ = ()
 
     def __init__(self, of: str, most: Mapping[str, int], metrics: Metrics) -> None:
-        self._of = of
-        self._most = dict(most)
-        self._held: dict[Owner, int] = {}
-        self._refused = metrics.counter("strata_broker_share_refused_total")
-
-    def __len__(self) -> int:
-        """Return how many owners hold something."""
-        return len(self._held)
-
-    def try_take(self, owners: Sequence[Owner], n: int = 1) -> bool:
-        """Take `n` for all owners of one thing, or nothing; return whether it was taken."""
-        held = self._held
-        for owner in owners:
-            if held.get(owner, 0) + n > self._most[owner[0]]:
-                self._refused.add(1, {"of": self._of, "by": owner[0]})
-                return False
-        for owner in owners:
-            held[owner] = held.get(owner, 0) + n
-        return True
-
-    def give_back(self, owners: Sequence[Owner], n: int = 1) -> None:
-        """Return what `try_take` took."""
-        held = self._held
-        for owner in owners:
-            left = held.get(owner, 0) - n
-            assert left >= 0, f"{owner} gives back more {self._of} than it holds"
-            if left:
-                held[owner] = left
-            else:
-                held.pop(owner, None)
+        refused = metrics.counter("strata_broker_share_refused_total")
+        super().__init__(of, most, lambda owner: refused.add(1, {"of": of, "by": owner[0]}))
 
 
 class SharedLimit:
@@ -166,9 +133,10 @@ class CallShares:
         most_calls: how many one owner of a kind may hold.
         most_bytes: the same in bytes of requests; None: bytes are not counted.
         metrics: where refusals are counted.
+        text: of refusals.
     """
 
-    __slots__ = ("_bytes", "_calls")
+    __slots__ = ("_bytes", "_calls", "_text")
 
     def __init__(
         self,
@@ -177,7 +145,9 @@ class CallShares:
         most_bytes: Mapping[str, int] | None = None,
         *,
         metrics: Metrics,
+        text: str = errors.FLOW_LIMIT,
     ) -> None:
+        self._text = text
         self._calls = OwnerShares(of, most_calls, metrics)
         self._bytes = None
         if most_bytes is not None:
@@ -195,13 +165,13 @@ class CallShares:
             RequestError: TOO_MANY_REQUESTS.
         """
         if not self._calls.try_take(owners):
-            raise errors.too_many_requests()
+            raise errors.too_many_requests(self._text)
         try:
             if self._bytes is None:
                 yield
                 return
             if not self._bytes.try_take(owners, size_bytes):
-                raise errors.too_many_requests()
+                raise errors.too_many_requests(self._text)
             try:
                 yield
             finally:

@@ -24,6 +24,7 @@ from strata_runtime.metrics import Metrics
 _SERVICE = "/strata.storage.v1.LiteService/"
 # A storage node takes as many in one call.
 _NAMES_PER_CALL = 1_000
+_TOO_MANY = "too many lite topics are looked up (lite.max_lookups)"
 
 
 class LiteDirectory:
@@ -43,7 +44,7 @@ class LiteDirectory:
         self._lookups = Limit("lite topics", config.max_lookups, "lookups", metrics=metrics)
         # A raft group that does not answer leaves room for the others.
         most = {"raft group": max(1, config.max_lookups * 3 // 4)}
-        self._asked = CallShares("lookups of lite topics", most, metrics=metrics)
+        self._asked = CallShares("lookups of lite topics", most, metrics=metrics, text=_TOO_MANY)
         self._numbers: OrderedDict[tuple[int, str], int] = OrderedDict()
         self._names: dict[tuple[int, int], str] = {}
         metrics.gauge("strata_broker_lite_numbers", lambda: len(self._numbers))
@@ -89,7 +90,7 @@ class LiteDirectory:
         if not missing:
             return found
         if not self._lookups.try_take():
-            raise errors.too_many_requests("too many lite topics are looked up (lite.max_lookups)")
+            raise errors.too_many_requests(_TOO_MANY)
         try:
             for raft_group, wanted in missing.items():
                 with self._asked.holding((("raft group", str(raft_group)),)):

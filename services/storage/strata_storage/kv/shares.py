@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from strata.kv.v1 import kv_storage_pb2 as kv
 from strata.storage.v1 import storage_pb2 as pb
+from strata_runtime.shares import HeldShares, Owner
 from strata_storage.base.errors import Refused
 
-_CLIENT = "client"
+_ALL = ("raft group", 0)
 
 
 class StreamLimits(NamedTuple):
@@ -38,20 +39,24 @@ class StreamShares:
         of: what the streams are, in the plural, for refusals.
         limits: of them.
         outcome: of a refusal.
-
-    Attributes:
-        used: streams that are open.
     """
 
-    __slots__ = ("_held", "_limits", "_of", "_outcome", "used")
+    __slots__ = ("_limits", "_of", "_outcome", "_shares")
 
     def __init__(self, of: str, limits: StreamLimits, outcome: pb.Outcome.ValueType) -> None:
         self._of = of
-        self._limits = limits
+        self._limits = {
+            "raft group": limits.most,
+            "client": limits.per_client,
+            **dict.fromkeys(("address", "namespace", "broker"), limits.per_owner),
+        }
         self._outcome = outcome
-        self.used = 0
-        # Only owners of open streams.
-        self._held: dict[tuple[str, int], int] = {}
+        self._shares = HeldShares(of, self._limits, self._refuse)
+
+    @property
+    def used(self) -> int:
+        """Streams that are open."""
+        return self._shares.held(_ALL)
 
     @contextmanager
     def holding(self, owner: kv.StreamOwner) -> Iterator[None]:
@@ -60,32 +65,24 @@ class StreamShares:
         Raises:
             Refused: there are too many, or too many of one owner.
         """
-        limits, held = self._limits, self._held
-        if self.used >= limits.most:
-            raise Refused(self._outcome, f"{limits.most} {self._of} are open already")
-        owners = [(kind, name) for kind, name in _owners(owner) if name]
-        for kind, name in owners:
-            most = limits.per_client if kind == _CLIENT else limits.per_owner
-            if held.get((kind, name), 0) >= most:
-                reason = f"{most} {self._of} of this {kind} are open already"
-                raise Refused(self._outcome, reason)
-        self.used += 1
-        for each in owners:
-            held[each] = held.get(each, 0) + 1
+        owners = _owners(owner)
+        self._shares.try_take(owners)
         try:
             yield
         finally:
-            self.used -= 1
-            for each in owners:
-                held[each] -= 1
-                if not held[each]:
-                    del held[each]
+            self._shares.give_back(owners)
+
+    def _refuse(self, owner: Owner) -> NoReturn:
+        kind = owner[0]
+        reason = f"{self._limits[kind]} {self._of} of this {kind} are open already"
+        raise Refused(self._outcome, reason)
 
 
-def _owners(owner: kv.StreamOwner) -> tuple[tuple[str, int], ...]:
-    return (
-        (_CLIENT, owner.client),
+def _owners(owner: kv.StreamOwner) -> list[Owner]:
+    named: tuple[Owner, ...] = (
+        ("client", owner.client),
         ("address", owner.address),
         ("namespace", owner.namespace),
         ("broker", owner.broker_boot_id),
     )
+    return [_ALL, *(each for each in named if each[1])]
