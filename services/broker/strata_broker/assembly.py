@@ -365,6 +365,7 @@ class BrokerParts:
             self._storage.channels,
             max_waiting=transaction.max_checks_waiting,
             timeout_s=self._config.session.report_timeout_ms / 1000,
+            metrics=self._metrics,
         )
         self.checker = TransactionChecker(
             self.view,

@@ -26,6 +26,7 @@ from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
 from strata_testing.broker.keys import cluster_key_row, policy_row, secret_of, signed, user_row
 from strata_testing.remoting_client import RemotingClient, send_fields
+from tests.unit.broker.two_brokers import two_brokers
 
 CONFIG = broker_config(peer={"command_timeout_ms": 50})
 
@@ -49,28 +50,8 @@ class Pair:
 @pytest.fixture
 async def pair(meta: FakeMeta, storage: FakeStorage) -> AsyncIterator[Pair]:
     """Two brokers that know each other."""
-    edges = {f"127.0.0.{number}:18081": FakeEdge() for number in (1, 2)}
-    network = replace(
-        network_of(meta, storage),
-        broker_channels=lambda endpoints, headers: EdgeChannel(edges, endpoints[0], headers),
-    )
-    brokers = [
-        broker_under_test(
-            edges[f"127.0.0.{number}:18081"],
-            network,
-            config=CONFIG,
-            identity=BrokerIdentity(f"broker-{number}", number, f"127.0.0.{number}"),
-        )
-        for number in (1, 2)
-    ]
-    apps = [broker.app for broker in brokers]
-    for broker in brokers:
-        await broker.start()
-    kind = meta_pb2.NODE_KIND_BROKER
-    await until(lambda: all(len(app.view.nodes(kind)) == 2 for app in apps))
-    yield Pair(edges, apps)
-    for broker in brokers:
-        await broker.stop()
+    async with two_brokers(meta, storage, CONFIG) as (edges, apps):
+        yield Pair(edges, apps)
 
 
 async def members(edge: FakeEdge) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 from unittest.mock import patch
@@ -17,7 +16,6 @@ from strata.admin.v1 import admin_pb2
 from strata.kv.v1 import kv_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp
-from strata_broker.base.identity import BrokerIdentity
 from strata_broker.kv.tables import Tables
 from strata_broker.metadata import shown_revisions
 from strata_broker.metadata.shown_revisions import ShownRevisions
@@ -25,11 +23,12 @@ from strata_edge.ports import CallError
 from strata_kv.names import topic_of
 from strata_mq.requests import Code, RequestError
 from strata_testing import until
-from strata_testing.broker import broker_config, broker_under_test, network_of
+from strata_testing.broker import broker_config
 from strata_testing.broker.client import Client, message
-from strata_testing.broker.fake_edge import ADMIN, EdgeChannel, FakeEdge
+from strata_testing.broker.fake_edge import ADMIN, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
+from tests.unit.broker.two_brokers import two_brokers
 
 CONFIG = broker_config(plugins=["kv"], metadata={"auto_create_topic": True})
 
@@ -58,28 +57,8 @@ class World:
 @pytest.fixture
 async def world(meta: FakeMeta, storage: FakeStorage) -> AsyncIterator[World]:
     """Two brokers that know each other."""
-    edges = {f"127.0.0.{number}:18081": FakeEdge() for number in (1, 2)}
-    network = replace(
-        network_of(meta, storage),
-        broker_channels=lambda endpoints, headers: EdgeChannel(edges, endpoints[0], headers),
-    )
-    brokers = [
-        broker_under_test(
-            edges[f"127.0.0.{number}:18081"],
-            network,
-            config=CONFIG,
-            identity=BrokerIdentity(f"broker-{number}", number, f"127.0.0.{number}"),
-        )
-        for number in (1, 2)
-    ]
-    apps = [broker.app for broker in brokers]
-    for broker in brokers:
-        await broker.start()
-    kind = meta_pb2.NODE_KIND_BROKER
-    await until(lambda: all(len(app.view.nodes(kind)) == 2 for app in apps))
-    yield World(list(edges.values()), apps)
-    for broker in brokers:
-        await broker.stop()
+    async with two_brokers(meta, storage, CONFIG) as (edges, apps):
+        yield World(list(edges.values()), apps)
 
 
 async def create_topic(edge: FakeEdge) -> None:

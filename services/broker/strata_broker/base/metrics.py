@@ -251,7 +251,8 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_broker_transaction_checks_total",
         "counter",
         "1",
-        "Transaction checks by result: sent, given up, or dropped until the next check.",
+        "Transaction checks by result: sent, given up, or dropped until the next check; sent ones "
+        "also as not reported, if storage did not hear of it and asks once more.",
         ("result",),
     ),
     MetricSpec(

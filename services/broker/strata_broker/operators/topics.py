@@ -115,16 +115,9 @@ class Operations:
         topic = self._view.topic(namespace, name)
         request = meta_pb2.DeleteTopicRequest(namespace=namespace, name=name)
         await self._meta.call("DeleteTopic", request, meta_pb2.DeleteTopicResponse)
-
-        def is_gone() -> bool:
-            # Somebody else may have made it again, as another topic.
-            now = self._view.topic(namespace, name)
-            if now is None or topic is None:
-                return now is None
-            return now.topic_id != topic.topic_id
-
-        await self._until(is_gone)
         if topic is not None:
+            # By its id: somebody else may have made the name again.
+            await self._until(lambda: self._view.topic_by_id(topic.topic_id) is None)
             await self._dropper.drop(meta_pb2.TOMBSTONE_KIND_TOPIC, topic.topic_id)
 
     async def purge_topic(self, topic: TopicRow) -> int:
@@ -213,16 +206,10 @@ class Operations:
         group = self._view.consumer_group(namespace, name)
         request = meta_pb2.DeleteConsumerGroupRequest(namespace=namespace, name=name)
         await self._meta.call("DeleteConsumerGroup", request, meta_pb2.DeleteConsumerGroupResponse)
-
-        def is_gone() -> bool:
-            now = self._view.consumer_group(namespace, name)
-            if now is None or group is None:
-                return now is None
-            return now.consumer_group_id != group.consumer_group_id
-
-        await self._until(is_gone)
         if group is None:
             return
+        group_id = group.consumer_group_id
+        await self._until(lambda: self._view.consumer_group_by_id(group_id) is None)
         drop = self._dropper.drop
         await drop(meta_pb2.TOMBSTONE_KIND_CONSUMER_GROUP, group.consumer_group_id)
         if group.dead_letter_topic_id:

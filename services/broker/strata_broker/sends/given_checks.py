@@ -13,6 +13,7 @@ from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import AngeliaError
 from strata_broker.storage_client.channels import NodeChannels
 from strata_broker.storage_client.storage_client import SERVICE
+from strata_runtime.metrics import Metrics
 
 _REPORT_CHECKS = SERVICE + "ReportChecks"
 
@@ -24,15 +25,19 @@ class GivenChecks:
         channels: to storage nodes.
         max_waiting: reports that wait for each node; the oldest are dropped.
         timeout_s: of one report.
+        metrics: where checks are counted whose report did not arrive.
     """
 
-    def __init__(self, channels: NodeChannels, *, max_waiting: int, timeout_s: float) -> None:
+    def __init__(
+        self, channels: NodeChannels, *, max_waiting: int, timeout_s: float, metrics: Metrics
+    ) -> None:
         self._channels = channels
         self._max_waiting = max_waiting
         self._timeout_s = timeout_s
         # Only nodes with a report that waits.
         self._waiting: dict[str, deque[storage_pb2.GivenCheck]] = {}
         self._wake = asyncio.Event()
+        self._checks = metrics.counter("strata_broker_transaction_checks_total")
 
     def given(self, node_id: str, check: storage_pb2.TransactionCheck) -> None:
         """Take in that a producer was given a check of a node."""
@@ -41,7 +46,11 @@ class GivenChecks:
         given = storage_pb2.GivenCheck(
             raft_group=check.raft_group, pending=check.pending, check_count=check.check_count
         )
-        self._waiting.setdefault(node_id, deque(maxlen=self._max_waiting)).append(given)
+        of_node = self._waiting.setdefault(node_id, deque())
+        if len(of_node) >= self._max_waiting:
+            of_node.popleft()
+            self._not_reported(1)
+        of_node.append(given)
         self._wake.set()
 
     async def run(self) -> None:
@@ -65,4 +74,7 @@ class GivenChecks:
             )
         except AngeliaError:
             # The node asks once more.
-            return
+            self._not_reported(len(given))
+
+    def _not_reported(self, count: int) -> None:
+        self._checks.add(count, {"result": "not reported"})
