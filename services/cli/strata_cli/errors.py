@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from strata_runtime.errors import StrataError
+
+# protobuf's words for a number that a field of a request cannot hold.
+_UNFIT = re.compile(r"Value out of range: (-?[0-9]+)")
 
 EXIT_STATUS = {"failed": 1, "usage": 2, "not_found": 3, "refused": 4, "unreachable": 5}
 """Exit code of each kind of error; a contract (docs/cli.md)."""
@@ -25,3 +30,9 @@ class UsageError(CliError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, "usage")
+
+
+def error_of_value(error: ValueError) -> UsageError | None:
+    """Return the error of a number that no request can hold; None: it is about something else."""
+    unfit = _UNFIT.fullmatch(str(error))
+    return UsageError(f"{unfit[1]} is out of range") if unfit else None

@@ -15,15 +15,12 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Group
 
-from strata_cli.errors import EXIT_STATUS, CliError, UsageError
+from strata_cli.errors import EXIT_STATUS, CliError, UsageError, error_of_value
 from strata_cli.readable import printable
 from strata_runtime.ending import end_process
 from strata_runtime.errors import StrataError, one_line
 from strata_runtime.garbage import collect_seldom
 from strata_runtime.version import VERSION
-
-# protobuf's words for a number that a field of a request cannot hold.
-_UNFIT = re.compile(r"Value out of range: (-?[0-9]+)")
 
 _RUN = Group("Run", sort_key=0)
 _USE = Group("Topics and messages", sort_key=1)
@@ -252,9 +249,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _unexpected(error: Exception) -> CliError:
     """Return the error of a command that did not expect it."""
-    unfit = _UNFIT.fullmatch(str(error)) if isinstance(error, ValueError) else None
-    if unfit:
-        return UsageError(f"{unfit[1]} is out of range")
+    unfit = error_of_value(error) if isinstance(error, ValueError) else None
+    if unfit is not None:
+        return unfit
     more = "(a mistake in strata; STRATA_TRACEBACK=1 tells where)"
     return CliError(f"{one_line(error)} {more}")
 

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 import grpc
 
 from strata_cli.client import CallFailed
-from strata_cli.errors import CliError, UsageError
-from strata_runtime.errors import one_line
+from strata_cli.errors import CliError, error_of_value
 
 STATUS = {"usage": 400, "not_found": 404, "refused": 409, "unreachable": 503, "failed": 502}
 
@@ -43,12 +42,15 @@ def status_of(error: CliError) -> int:
 
 @contextmanager
 def held_by_requests() -> Iterator[None]:
-    """Take a value that no request can hold, a number that is too large, for a wrong value.
+    """Take a number that no request can hold for a wrong value.
 
     Raises:
         UsageError: there is one.
     """
     try:
         yield
-    except (ValueError, OverflowError) as error:
-        raise UsageError(f"a value cannot be sent: {one_line(error)}") from None
+    except ValueError as error:
+        wrong = error_of_value(error)
+        if wrong is None:
+            raise
+        raise wrong from None

@@ -137,9 +137,10 @@ class BrokerClient:
             behind = [key for key, end in ends.items() if end < start.get(key, 0)]
             if not behind:
                 return ends
-            if time.monotonic() > ends_s:
+            left_s = ends_s - time.monotonic()
+            if left_s <= 0:
                 break
-            time.sleep(_FIRST_PAUSE_S)
+            time.sleep(min(_MAX_PAUSE_S, left_s))
         if self._options.fail_on_data_loss:
             key = behind[0]
             raise DataLossError(
